@@ -1,0 +1,1 @@
+"""Gnomon: a kernel compiler for attention whose positions are encoded inside the score."""

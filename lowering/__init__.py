@@ -1,0 +1,1 @@
+"""gnomon.lowering."""
