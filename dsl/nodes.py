@@ -23,8 +23,8 @@
                                          same_document(ids) selected_blocks(list, n)
                                          negligible(decay, log_eps) and(mask, mask) or(mask, mask)
 
-Every node carries the user's line (`where`, no part of equality). Kinds (place, heads, axes, element)
-are computed by `gnomon.dsl.kinds`, not stored.
+Every node carries the user's line (`where`, no part of equality). Kinds (place, heads, axes,
+element) are computed by `gnomon.dsl.kinds`, not stored.
 """
 
 import linecache
@@ -34,7 +34,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 Place = Literal["constant", "row", "column", "token", "pair"]
 Heads = Literal["KVHead", "Head"] | None
@@ -49,9 +49,11 @@ class Width:
 
     @staticmethod
     def of(symbol: str, times: Fraction | int = 1) -> "Width":
+        """`times` of one symbol."""
         return Width(((symbol, Fraction(times)),))
 
     def scaled(self, share: Fraction) -> "Width":
+        """A share of it, or a multiple."""
         return Width(tuple((symbol, count * share) for symbol, count in self.parts))
 
     def __add__(self, other: "Width") -> "Width":
@@ -69,9 +71,8 @@ class Width:
 
     def __str__(self) -> str:
         def show(symbol: str, count: Fraction) -> str:
-            if symbol == "1":
-                return str(count)
-            return symbol if count == 1 else f"{count} {symbol}"
+            number = "" if count == 1 else f"{count} "
+            return str(count) if symbol == "1" else f"{number}{symbol}"
 
         return " + ".join(show(s, c) for s, c in self.parts) or "0"
 
@@ -125,8 +126,10 @@ class Node:
 
     def key(self) -> tuple[object, ...]:
         """What decides equality: the class and every field but the place in the source."""
-        own = (getattr(self, f.name) for f in fields(self) if f.name not in ("where", "_hash"))
-        return (type(self).__name__, *own)
+        return (type(self).__name__, *(getattr(self, name) for name in self._names()))
+
+    def _names(self) -> list[str]:
+        return [f.name for f in fields(self) if f.name not in ("where", "_hash")]
 
     def __post_init__(self) -> None:
         # hashed once: a graph with shared nodes would be hashed exponentially often otherwise.
@@ -147,12 +150,8 @@ class Node:
 
     def children(self) -> tuple["Node", ...]:
         """The nodes it is made of, in the order of its fields."""
-        found: list[Node] = []
-        for item in self.key()[1:]:
-            for part in item if isinstance(item, tuple) else (item,):
-                if isinstance(part, Node):
-                    found.append(part)
-        return tuple(found)
+        items = (item if isinstance(item, tuple) else (item,) for item in self.key()[1:])
+        return tuple(part for parts in items for part in parts if isinstance(part, Node))
 
     def with_children(self, change: Callable[["Node"], "Node"]) -> Self:
         """The same node over changed children; itself where nothing changed."""
@@ -165,23 +164,15 @@ class Node:
                 return item if all(a is b for a, b in zip(parts, item, strict=True)) else parts
             return item
 
-        changed = {}
-        for f in fields(self):
-            if f.name not in ("where", "_hash"):
-                old = getattr(self, f.name)
-                new = visit(old)
-                if new is not old:
-                    changed[f.name] = new
-        return replace(self, **changed) if changed else self
+        old = {name: getattr(self, name) for name in self._names()}
+        new: dict[str, Any] = {name: visit(item) for name, item in old.items()}
+        return self if all(new[name] is old[name] for name in old) else replace(self, **new)
 
 
 class Expr(Node):
     """A node that is a value; the words in `gnomon.dsl.build` give it Python's arithmetic."""
 
     __slots__ = ()
-
-
-# ---- values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,8 +195,11 @@ class Constant(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Builtin(Expr):
-    """position (of: coordinate or None), length, head, head_count, dim (of: Width), channel (Width),
-    plane (Width of the vector), visible_count (of: Mask)."""
+    """A value that the call knows.
+
+    position (of: coordinate or None), length, head, head_count, dim (of: Width), channel (Width),
+    plane (Width of the vector), visible_count (of: Mask).
+    """
 
     which: str
     of: "str | Width | Mask | None" = None
@@ -213,8 +207,11 @@ class Builtin(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Apply(Expr):
-    """A pointwise function: + - * / // ** < <= > >= neg abs exp log sqrt rsqrt sin cos cos_turns tanh
-    sigmoid log_sigmoid softplus relu minimum maximum clip floor where detach transpose."""
+    """A pointwise function.
+
+    + - * / // ** < <= > >= neg abs exp log sqrt rsqrt sin cos cos_turns tanh sigmoid log_sigmoid
+    softplus relu minimum maximum clip floor where detach transpose.
+    """
 
     fn: str
     args: tuple[Expr, ...]
@@ -245,7 +242,7 @@ class Sum(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contract(Expr):
-    """x @ m: a row vector times a matrix, or a matrix times a matrix; blocks act on their own channels."""
+    """x @ m: a row vector or a matrix times a matrix; blocks act on their own channels."""
 
     x: Expr
     m: Expr
@@ -275,12 +272,9 @@ class At(Expr):
     place: Place
 
 
-# ---- matrices
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Rotation(Expr):
-    """The matrix with x @ rotation(a) = rotate(x, a); layout 'half' (c, c + d/2) or 'pairs' (2c, 2c + 1)."""
+    """x @ rotation(a) = rotate(x, a); layout 'half' (c, c + d/2) or 'pairs' (2c, 2c + 1)."""
 
     angle: Expr
     layout: str
@@ -310,9 +304,6 @@ class MatrixExp(Expr):
     x: Expr
 
 
-# ---- pairs
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Dot(Expr):
     """a_i T_i T_{i-1} ... T_{j+1} . b_j; without a transport a_i . b_j."""
@@ -335,9 +326,6 @@ class ScoreScan(Expr):
 
     x: Expr
     inclusive: bool
-
-
-# ---- masks and outputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -377,7 +365,7 @@ class Ratio(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StickBreaking(Expr):
-    """sigmoid(s_ij) times the product of (1 - sigmoid(s_il)) over visible l strictly nearer than j."""
+    """sigmoid(s_ij) times the product of 1 - sigmoid(s_il) over visible l nearer than j."""
 
     logit: Expr
     mask: Mask
