@@ -1,0 +1,128 @@
+"""The normal form between the score IR and the schedules: a variant split into what runs once and what runs per pair.
+
+    program   ::= Program(variant, attention*, epilogue)
+    attention ::= Attention(normaliser, weight, denominator?, row_term?, sink?, mask, streams)
+    stream    ::= Stream(name, place, heads, axes, dtype, role, value, differentiable)
+
+A *stream* is a tensor that a kernel reads. Its `value` is an expression of the score IR without any pair in
+it; the prologue evaluates it once for every token. The pair formulas (`weight`, `denominator`) are score IR
+again, over these leaves:
+
+    Read(stream)            a row, column or constant value (scalar, or a table inside a Lookup)
+    PairDot(row, column)    the dot of two streams of vectors
+    Anchored(stream, anchor)  a prefix sum, minus the prefix sum at the first row of the query tile
+    Index(place)            the position of the query or of the key, counted from the start of its sequence
+    Given(name)             a value that the schedule provides (cotangents, row statistics)
+
+`Output(k)` stands for the result of attention k in the epilogue.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gnomon.dsl import nodes
+from gnomon.dsl.nodes import Expr, Heads, Mask, Variant, Width
+
+Role = Literal["dot", "scalar", "prefix", "table", "vector", "host"]
+StreamDType = Literal["io", "f32", "f64", "i32"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One tensor of a kernel.
+
+    role     shape of the tensor
+    dot      [batch, time, heads, width], dtype io: meets another stream in a dot
+    scalar   [batch, time, heads] of a row or column; [heads] or [] of a constant
+    prefix   [batch, time, heads], float64: a prefix sum, read relative to an anchor
+    table    [batch, time, heads, entries] or, of a constant, [heads, entries] or [entries]
+    vector   [heads, n] or [n]: a constant vector of a channel sum (FIRE's hidden layer)
+    host     a Python number known at the launch (scale)
+    """
+
+    name: str
+    place: Literal["row", "column", "constant"]
+    heads: Heads
+    axes: tuple[Width, ...]
+    dtype: StreamDType
+    role: Role
+    value: Expr
+    differentiable: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read(Expr):
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairDot(Expr):
+    row: Stream
+    column: Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Anchored(Expr):
+    stream: Stream
+    anchor: Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index(Expr):
+    place: Literal["row", "column"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given(Expr):
+    name: str
+    place: Literal["row", "pair"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Output(Expr):
+    """The output of attention k, [batch, time_q, head, dim_v]."""
+
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One pass over the keys.
+
+    softmax       p_ij = exp(weight_ij + row_term_i - lse_i), with exp(sink_i) in the sum where there is a sink
+    weighted_sum  p_ij = weight_ij
+    ratio         p_ij = weight_ij / max(|sum_l denominator_il|, at_least); where `exponent` is given, both
+                  formulas are already divided by exp(max_j exponent_ij), the running maximum `Given("row_max")`
+    """
+
+    name: str
+    normaliser: Literal["softmax", "weighted_sum", "ratio"]
+    weight: Expr
+    denominator: Expr | None
+    row_term: Expr | None
+    sink: Stream | None
+    exponent: Expr | None
+    at_least: float
+    mask: Mask
+    streams: tuple[Stream, ...]
+
+    def dots(self) -> tuple[PairDot, ...]:
+        """The distinct dots of its formulas, in order of first use."""
+        found: dict[PairDot, None] = {}
+        for formula in (self.exponent, self.weight, self.denominator):
+            if formula is not None:
+                found.update((n, None) for n in nodes.walk(formula) if isinstance(n, PairDot))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A variant ready for a schedule.
+
+    `positions` says whether the call gives positions (then they are streams) or the kernel counts them.
+    """
+
+    variant: Variant
+    attentions: tuple[Attention, ...]
+    epilogue: Expr
+    positions: bool

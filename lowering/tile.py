@@ -1,0 +1,324 @@
+"""The tile IR: one program of a kernel, statement by statement.
+
+    kernel ::= Kernel(name, doc, params, grid, body)
+    param  ::= Tensor(name, axes, dtype, mode) | Scalar(name, dtype) | Tunable(name)
+    stmt   ::= Let(ref, expr)                    a value with a name, made once
+             | Set(ref, expr)                    a new value for a carried name
+             | For(index, start, stop, step, body, stages)
+             | Store(tensor, index, value, limits)
+             | Scatter(tensor, index, entry, value, limits)   tensor[index, entry] += value, summed where entries meet
+             | ExitIf(condition) | Remark(text) | Blank()
+    expr   ::= Ref(name, type) | Number(value, dtype) | Op(fn, args) | Program(axis) | Arange(extent)
+             | Load(tensor, index, limits, fill) | Dot(a, b) | Reduce(fn, x, axis) | Cast(x, dtype)
+             | Full(value, type)
+
+A value is a pure tile: a dtype and a shape made of *named* extents ("BM" query rows, "BN" keys, "BD0"
+channels of dot 0, "BV" channels of v, "BE" entries). Names do the aligning: in an `Op` every operand is
+broadcast to the union of the names, in the order of the longest operand (two vectors: the order of the
+kernel's two stationary axes); `Dot` contracts the one name its operands share; `Reduce` folds a name away.
+An index is one scalar or tile for each axis of the tensor; `limits` says axis by axis below which bound an
+element exists (None: always). What lies outside reads as `fill` and is never stored.
+Every load of a loop body is a load of that iteration: `For.stages` says how many iterations ahead a target
+may start it, and its consumers are the statements that name it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+DType = Literal["io", "f32", "f64", "i32", "i64", "bool"]
+"""io is the dtype of q, k and v in this kernel (bf16, fp16 or fp32)."""
+
+Scalarish = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """What a value is: element type and named extents; () is a scalar."""
+
+    dtype: DType
+    shape: tuple[str, ...] = ()
+
+
+# ---- parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor in memory with any strides; axes are named, e.g. ("batch", "time", "head", "dim")."""
+
+    name: str
+    axes: tuple[str, ...]
+    dtype: DType
+    mode: Literal["in", "out", "inout"]
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number known at the launch (T_q, T_k, H, scale, ...)."""
+
+    name: str
+    dtype: DType
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """A compile-time extent (BM, BN) or padded width (BD0, BV): a power of two where the target needs it."""
+
+    name: str
+    doc: str = ""
+
+
+# ---- expressions
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """A pure value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref(Expr):
+    """A named value: a Let, a loop index, a program index, a scalar parameter or a tunable."""
+
+    name: str
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Expr):
+    """A literal; float("-inf") and float("inf") are allowed."""
+
+    value: Scalarish
+    dtype: DType = "f32"
+
+
+@dataclass(frozen=True, slots=True)
+class Op(Expr):
+    """A pointwise function: + - * / // % ** neg abs exp exp2 log log2 log1p expm1 sqrt rsqrt sin cos cos_turns
+    sin_turns tanh sigmoid log_sigmoid softplus relu minimum maximum floor where
+    < <= > >= == != and or not cdiv."""
+
+    fn: str
+    args: tuple[Expr, ...]
+    shape: tuple[str, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Arange(Expr):
+    """0, 1, ..., extent - 1."""
+
+    extent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Full(Expr):
+    """A tile of one number: what a carried value starts as."""
+
+    value: Scalarish
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Expr):
+    """tensor[index]; elements at or past a limit read as `fill`."""
+
+    tensor: Tensor
+    index: tuple[Expr, ...]
+    limits: tuple[Expr | None, ...]
+    fill: Scalarish = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dot(Expr):
+    """The matrix product over the one extent that both operands share; accumulates in f32."""
+
+    a: Expr
+    b: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Expr):
+    """max, min or sum over one named extent."""
+
+    fn: Literal["max", "min", "sum"]
+    x: Expr
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Expr):
+    """Another element type; to io it rounds to the dtype of the call."""
+
+    x: Expr
+    dtype: DType
+
+
+# ---- statements
+
+
+@dataclass(frozen=True, slots=True)
+class Stmt:
+    """One line, or one loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Let(Stmt):
+    ref: Ref
+    value: Expr
+    note: str = ""
+    """A shape or why remark that stands above the line; empty for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Set(Stmt):
+    ref: Ref
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class For(Stmt):
+    """for index in range(start, stop, step); carried names are those that `Set` changes inside."""
+
+    index: Ref
+    start: Expr
+    stop: Expr
+    step: Expr
+    body: tuple[Stmt, ...]
+    stages: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Store(Stmt):
+    tensor: Tensor
+    index: tuple[Expr, ...]
+    value: Expr
+    limits: tuple[Expr | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter(Stmt):
+    """tensor[*index, entry] += value. `index` has a scalar or a stationary vector for every axis but the last;
+    `entry` and `value` are tiles. Where several elements of the tile meet in one place they are summed;
+    the place belongs to this program alone, so no atomics are needed."""
+
+    tensor: Tensor
+    index: tuple[Expr, ...]
+    entry: Expr
+    value: Expr
+    limits: tuple[Expr | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExitIf(Stmt):
+    """This program has nothing to do."""
+
+    condition: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Remark(Stmt):
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blank(Stmt):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel: one program for every point of the grid (axes named, the first runs fastest)."""
+
+    name: str
+    doc: str
+    params: tuple[Tensor | Scalar | Tunable, ...]
+    grid: tuple[tuple[str, Expr], ...]
+    body: tuple[Stmt, ...]
+    order: tuple[str, str] = ("BM", "BN")
+    """The two extents of a score tile, the stationary one first."""
+    widths: tuple[tuple[str, str], ...] = field(default=())
+    """(padded tunable, true width scalar) pairs, e.g. ("BD0", "D0")."""
+
+
+# ---- types
+
+
+def type_of(expr: Expr) -> Type:
+    """The dtype and the named shape of an expression."""
+    match expr:
+        case Ref(_, type):
+            return type
+        case Number(_, dtype):
+            return Type(dtype)
+        case Op(_, _, shape, dtype):
+            return Type(dtype, shape)
+        case Arange(extent):
+            return Type("i32", (extent,))
+        case Full(_, type):
+            return type
+        case Load(tensor, index, _, _):
+            return Type(tensor.dtype, _index_shape(index))
+        case Dot(a, b):
+            return Type("f32", _dot_shape(type_of(a).shape, type_of(b).shape))
+        case Reduce(_, x, axis):
+            of = type_of(x)
+            return Type(of.dtype, tuple(name for name in of.shape if name != axis))
+        case Cast(x, dtype):
+            return Type(dtype, type_of(x).shape)
+    raise TypeError(f"no type for {expr!r}")
+
+
+def _index_shape(index: tuple[Expr, ...]) -> tuple[str, ...]:
+    shape: list[str] = []
+    for part in index:
+        shape += [name for name in type_of(part).shape if name not in shape]
+    return tuple(shape)
+
+
+def _dot_shape(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    shared = [name for name in a if name in b]
+    if len(a) != 2 or len(b) != 2 or len(shared) != 1:
+        raise TypeError(f"a dot wants two matrices that share one extent; got {a} and {b}")
+    return (*(n for n in a if n != shared[0]), *(n for n in b if n != shared[0]))
+
+
+def expressions(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions that a statement itself evaluates (not those of a loop's body)."""
+    match stmt:
+        case Let(_, value, _) | Set(_, value):
+            return (value,)
+        case For(_, start, stop, step, _, _):
+            return (start, stop, step)
+        case Store(_, index, value, limits):
+            return (*index, value, *(x for x in limits if x is not None))
+        case Scatter(_, index, entry, value, limits):
+            return (*index, entry, value, *(x for x in limits if x is not None))
+        case ExitIf(condition):
+            return (condition,)
+    return ()
+
+
+def operands(expr: Expr) -> tuple[Expr, ...]:
+    """The expressions directly inside an expression."""
+    match expr:
+        case Op(_, args, _, _):
+            return args
+        case Load(_, index, limits, _):
+            return (*index, *(x for x in limits if x is not None))
+        case Dot(a, b):
+            return (a, b)
+        case Reduce(_, x, _) | Cast(x, _):
+            return (x,)
+    return ()
+
+
+def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement, loops before their bodies."""
+    for stmt in body:
+        yield stmt
+        if isinstance(stmt, For):
+            yield from walk(stmt.body)
