@@ -40,7 +40,7 @@ golden: venv ## write tests/golden anew; read the difference before you commit i
 	$(BIN)/pytest -q --update-golden $(ARGS)
 
 bench: venv ## time the CPU kernels beside their peers
-	$(BIN)/pytest -W error --benchmark-enable benchmarks $(ARGS)
+	$(BIN)/pytest -W error --benchmark-enable -o python_files='bench_*.py' benchmarks $(ARGS)
 
 gpu-test: venv ## the tests that need a CUDA device
 	$(BIN)/pytest -W error -m gpu $(ARGS)
