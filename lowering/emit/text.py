@@ -1,8 +1,8 @@
 """What the printers share: how tightly code binds, where a long line breaks, how a remark is set.
 
-A printer turns an expression into `Code` by `atom`, `prefix`, `infix`, `call` and `ternary`, which put
-parentheses only where Python needs them; `statement` sets it on as many lines as it takes, in the way
-that `ruff format` would.
+A printer turns an expression into `Code` by `atom`, `prefix`, `infix`, `call` and `ternary`, which
+put parentheses only where Python needs them; `statement` sets it on as many lines as it takes, in
+the way that `ruff format` would.
 """
 
 import math
@@ -35,7 +35,7 @@ ATOM = 20
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """An expression in Python: its text on one line, how tightly it binds, and where it may break."""
+    """An expression in Python: its text, how tightly it binds, and where it may break."""
 
     text: str
     level: int = ATOM
