@@ -65,3 +65,20 @@ def test_no_tracked_file_names_a_machine() -> None:
         if machine.search(line)
     ]
     assert named == []
+
+
+@pytest.mark.parametrize("part", ["lowering", "kernels_generated"])
+def test_no_kernel_uses_what_triton_has_removed(part: str) -> None:
+    removed = re.compile(r"make_block_ptr|tl\.advance")
+    assert [path for path in sources(part) if removed.search(path.read_text())] == []
+
+
+def test_every_golden_file_belongs_to_a_test() -> None:
+    golden = ROOT / "tests" / "golden"
+    orphans = []
+    for path in golden.rglob("*.*"):
+        module = ROOT / "tests" / path.parent.relative_to(golden).with_suffix(".py")
+        tests = re.findall(r"def (test_\w+)", module.read_text()) if module.exists() else []
+        if not path.stem.startswith(tuple(tests)):
+            orphans.append(path.relative_to(golden))
+    assert orphans == []
