@@ -1,6 +1,7 @@
 """What every test has: golden files, one thread a library, poisoned memory, a marker for GPUs."""
 
 import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,14 @@ hypothesis.settings.load_profile("ci")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The shell's switches do not reach the tests; what they compile stays in the checkout."""
+    for name in [name for name in os.environ if name.startswith("GNOMON_")]:
+        del os.environ[name]
+    if config.cache is not None:
+        os.environ["GNOMON_CACHE"] = str(config.cache.mkdir("gnomon"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
