@@ -1,14 +1,14 @@
 """What the printers share: how tightly code binds, where a long line breaks, how a remark is set.
 
-A printer turns an expression into `Code` by `atom`, `prefix`, `infix`, `call` and `ternary`, which
-put parentheses only where Python needs them; `statement` sets it on as many lines as it takes, in
-the way that `ruff format` would.
+A printer turns an expression into `Code` by `atom`, `prefix`, `infix`, `call`, `suffix`, `keyword`
+and `ternary`, which put parentheses only where Python needs them; `statement` sets it on as many
+lines as it takes, in the way that `ruff format` would.
 """
 
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 WIDTH = 100
 INDENT = "    "
@@ -26,6 +26,7 @@ LEVELS = {
     **dict.fromkeys(("+", "-"), 10),
     **dict.fromkeys(("*", "/", "//", "%", "@"), 11),
     "neg": 12,
+    "~": 12,
     "**": 13,
 }
 """How tightly an operator binds (The Python Language Reference, 6.17)."""
@@ -44,7 +45,13 @@ class Code:
     head: str = ""
     """Of a call, what stands before the bracket."""
     items: tuple["Code", ...] = ()
-    """What stands in the brackets of a call."""
+    """What stands in the brackets of a call, or the one thing in plain parentheses."""
+    plain: bool = False
+    """Whether the brackets are parentheses around one thing, where a comma would make a tuple."""
+    instead: "Code | None" = None
+    """The same value written in another way, where this one would have to break."""
+    key: str = ""
+    """Of a keyword argument, its name and the equals sign."""
 
     def __str__(self) -> str:
         return self.text
@@ -59,14 +66,28 @@ def grouped(code: Code, level: int) -> Code:
     """The code, in parentheses where it binds less tightly than `level`."""
     if code.level >= level:
         return code
-    return Code(f"({code})", items=(code,))
+    return Code(f"({code})", items=(code,), plain=True)
 
 
 def prefix(operator: str, x: Code) -> Code:
-    """-x or not x."""
+    """-x, ~x or not x."""
     level = LEVELS["neg" if operator == "-" else operator]
-    space = "" if operator == "-" else " "
-    return Code(f"{operator}{space}{grouped(x, level)}", level)
+    start = f"{operator} " if operator == "not" else operator
+    inner = grouped(x, level)
+    instead = prefix(operator, inner.instead) if inner.instead else None
+    text, head = f"{start}{inner}", f"{start}{inner.head}"
+    return replace(inner, text=text, level=level, chain=(), head=head, instead=instead)
+
+
+def suffix(x: Code, tail: str, instead: Code) -> Code:
+    """X, and directly after it an attribute, a subscript or a method; a call where that is long."""
+    return Code(f"{grouped(x, ATOM)}{tail}", instead=instead)
+
+
+def keyword(name: str, x: Code) -> Code:
+    """An argument given by its name."""
+    instead = keyword(name, x.instead) if x.instead else None
+    return replace(x, text=f"{name}={x}", key=f"{name}=", instead=instead)
 
 
 def infix(operator: str, a: Code, b: Code) -> Code:
@@ -100,32 +121,41 @@ def statement(start: str, code: Code, depth: int, end: str = "") -> list[str]:
     indent = INDENT * depth
     if len(line := f"{indent}{start}{code}{end}") <= WIDTH:
         return [line]
+    if code.instead:
+        return statement(start, code.instead, depth, end)
     if code.chain:
-        return [f"{indent}{start}(", *_operands(code, depth + 1), f"{indent}){end}"]
+        return [f"{indent}{start}(", *_inside("", code, depth + 1), f"{indent}){end}"]
+    return _inside(start, code, depth, end)
+
+
+def _inside(start: str, code: Code, depth: int, end: str = "") -> list[str]:
+    """The lines of code that stands in brackets already: its operands need none of their own."""
+    indent = INDENT * depth
+    if len(line := f"{indent}{start}{code}{end}") <= WIDTH:
+        return [line]
+    if code.instead:
+        return _inside(start, code.instead, depth, end)
     if code.items:
-        return _bracket(start, code, depth, end)
-    return [line]
-
-
-def _operands(code: Code, depth: int) -> list[str]:
-    """One operand a line, each with the operator before it."""
+        return _bracket(f"{start}{code.key}{code.head}(", code, depth, f"){end}")
+    if not code.chain:
+        return [line]
     lines = []
-    for operator, part in code.chain:
-        lines += statement(f"{operator} " if operator else "", part, depth)
+    for place, (operator, part) in enumerate(code.chain):
+        begin = f"{operator} " if operator else f"{start}{code.key}"
+        close = end if place == len(code.chain) - 1 else ""
+        lines += _inside(begin, part, depth, close)
     return lines
 
 
-def _bracket(start: str, code: Code, depth: int, end: str) -> list[str]:
+def _bracket(begin: str, code: Code, depth: int, close: str) -> list[str]:
+    """What stands in brackets, on one line of its own or one line for each item."""
     indent, inner = INDENT * depth, INDENT * (depth + 1)
-    if not code.head:
-        content = code.items[0]
-        lines = _operands(content, depth + 1) if content.chain else [f"{inner}{content}"]
-        return [f"{indent}{start}(", *lines, f"{indent}){end}"]
     together = inner + ", ".join(str(item) for item in code.items)
     if len(together) <= WIDTH:
-        return [f"{indent}{start}{code.head}(", together, f"{indent}){end}"]
-    lines = [line for item in code.items for line in statement("", item, depth + 1, ",")]
-    return [f"{indent}{start}{code.head}(", *lines, f"{indent}){end}"]
+        return [f"{indent}{begin}", together, f"{indent}{close}"]
+    end = "" if code.plain else ","
+    lines = [line for item in code.items for line in _inside("", item, depth + 1, end)]
+    return [f"{indent}{begin}", *lines, f"{indent}{close}"]
 
 
 def remark(text: str, depth: int) -> list[str]:
