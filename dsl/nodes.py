@@ -27,14 +27,16 @@ Every node carries the user's line (`where`, no part of equality). Kinds (place,
 element) are computed by `gnomon.dsl.kinds`, not stored.
 """
 
-import linecache
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal, Self
+
+from gnomon.dsl.operators import Arithmetic, MaskAlgebra
+from gnomon.dsl.source import Where as Where
+from gnomon.dsl.source import origin as origin
+from gnomon.dsl.source import rewriting as rewriting
 
 Place = Literal["constant", "row", "column", "token", "pair"]
 Heads = Literal["KVHead", "Head"] | None
@@ -77,46 +79,6 @@ class Width:
         return " + ".join(show(s, c) for s, c in self.parts) or "0"
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
-    """A place in the user's source."""
-
-    file: str
-    line: int
-    text: str
-    function: str
-
-
-_rewriting: ContextVar[Where | None] = ContextVar("rewriting", default=None)
-
-
-@contextmanager
-def rewriting(where: Where) -> Iterator[None]:
-    """Nodes made inside belong to the line of the node that they replace."""
-    token = _rewriting.set(where)
-    try:
-        yield
-    finally:
-        _rewriting.reset(token)
-
-
-def origin() -> Where:
-    """The nearest line outside the compiler (the catalogue counts as a user)."""
-    given = _rewriting.get()
-    if given is not None:
-        return given
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        inside = module.startswith("gnomon.") and not module.startswith("gnomon.dsl.catalogue")
-        if not inside and frame.f_code.co_filename != "<string>":
-            break
-        frame = frame.f_back
-    code = frame.f_code
-    text = linecache.getline(code.co_filename, frame.f_lineno).strip()
-    return Where(code.co_filename, frame.f_lineno, text, code.co_name)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """A value: equal where its fields are equal, wherever it was made."""
@@ -141,12 +103,15 @@ class Node:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, Node) or self._hash != other._hash:
-            return False
+        if self is other or not isinstance(other, Node) or self._hash != other._hash:
+            return self is other
         mine, its = self.key(), other.key()
         return mine == its and all(type(a) is type(b) for a, b in zip(mine, its, strict=True))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # hashes of strings differ between processes: a node is made anew, never restored
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "_hash"}
+        return partial(type(self), **given), ()
 
     def children(self) -> tuple["Node", ...]:
         """The nodes it is made of, in the order of its fields."""
@@ -169,10 +134,10 @@ class Node:
         return self if all(new[name] is old[name] for name in old) else replace(self, **new)
 
 
-class Expr(Node):
-    """A node that is a value; the words in `gnomon.dsl.build` give it Python's arithmetic."""
+class Expr(Arithmetic, Node):
+    """A node that is a value; the slot keeps what `gnomon.dsl.kinds` found out about it."""
 
-    __slots__ = ()
+    __slots__ = ("_kind",)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,7 +174,7 @@ class Builtin(Expr):
 class Apply(Expr):
     """A pointwise function.
 
-    + - * / // ** < <= > >= neg abs exp log sqrt rsqrt sin cos cos_turns tanh sigmoid log_sigmoid
+    + - * / // ** < <= > >= neg abs exp expm1 log log1p sqrt rsqrt sin cos cos_turns sigmoid log_sigmoid
     softplus relu minimum maximum clip floor where detach transpose.
     """
 
@@ -329,7 +294,7 @@ class ScoreScan(Expr):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mask(Node):
+class Mask(MaskAlgebra, Node):
     """Which pairs exist; operands are numbers, values or masks, by rule."""
 
     rule: str
