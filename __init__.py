@@ -17,12 +17,12 @@ from gnomon.dsl.axes import (
     ValueDim,
 )
 from gnomon.dsl.errors import (
-    BrokenLaws,
-    CallError,
+    BrokenLawsError,
     CompilerBug,
     GnomonError,
+    InputError,
     LawError,
-    UnknownWord,
+    UnknownWordError,
     UnsupportedError,
     VariantError,
 )
@@ -107,14 +107,14 @@ _LATER = {"catalogue": ("gnomon.dsl.catalogue", "")}
 
 __all__ = [
     "Axis",
-    "BrokenLaws",
-    "CallError",
+    "BrokenLawsError",
     "CompilerBug",
     "Declaration",
     "Dim",
     "Entry",
     "GnomonError",
     "Head",
+    "InputError",
     "KVHead",
     "LawError",
     "Mask",
@@ -123,7 +123,7 @@ __all__ = [
     "Query",
     "Repeat",
     "Token",
-    "UnknownWord",
+    "UnknownWordError",
     "UnsupportedError",
     "Value",
     "ValueDim",

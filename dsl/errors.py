@@ -1,4 +1,4 @@
-"""Every error of the package, one class each: place and what, source line, what to do, in which function."""
+"""Every error of the package, one class each: place, what, source line, what to do, function."""
 
 import os
 from pathlib import Path
@@ -11,13 +11,13 @@ class GnomonError(Exception):
 
 
 def _shown_path(file: str) -> str:
-    """The path from the working directory where it lies below it: short, and a link in a terminal."""
+    """The path from the working directory where the file lies below it."""
     here = os.path.join(os.getcwd(), "")
-    return os.path.relpath(file, here) if os.path.isabs(file) and file.startswith(here) else file
+    return os.path.relpath(file, here) if file.startswith(here) else file
 
 
 class VariantError(GnomonError):
-    """The user's variant is wrong: `what` is wrong `where`, and `fix` says what to write instead."""
+    """The user's variant is wrong: `what` is wrong, `where`, and `fix` says what to write."""
 
     def __init__(self, what: str, fix: str, where: Where | None = None) -> None:
         where = where or origin()
@@ -25,16 +25,16 @@ class VariantError(GnomonError):
         self.what, self.fix, self.where = what, fix, where
 
     def headline(self) -> str:
+        """What is wrong, with the name of the law if one is broken."""
         return self.what
 
     def __str__(self) -> str:
-        place = f"{_shown_path(self.where.file)}:{self.where.line}"
-        lines = [f"{place}: {self.headline()}"]
-        lines += [f"    {line}" for line in (self.where.text, self.fix) if line]
-        return "\n".join([*lines, f"in {self.where.function}"])
+        first = f"{_shown_path(self.where.file)}:{self.where.line}: {self.headline()}"
+        lines = [f"    {line}" for line in (self.where.text, self.fix) if line]
+        return "\n".join([first, *lines, f"in {self.where.function}"])
 
 
-class UnknownWord(VariantError, AttributeError):
+class UnknownWordError(VariantError, AttributeError):
     """`gn.` has no such word; an AttributeError, so that hasattr and import keep working."""
 
 
@@ -47,15 +47,16 @@ class LawError(VariantError):
         self.args = (law, what, fix, self.where)
 
     def headline(self) -> str:
+        """The law and how it is broken."""
         return f"law '{self.law}': {self.what}"
 
 
-class BrokenLaws(LawError):
-    """Several laws of the whole variant are broken; `errors` has each, `law` is the first one's."""
+class BrokenLawsError(LawError):
+    """Several laws of the whole variant are broken: `errors` has all, `law` the first one's."""
 
-    def __init__(self, errors: tuple[VariantError, ...]) -> None:
+    def __init__(self, errors: tuple[LawError, ...]) -> None:
         first = errors[0]
-        super().__init__(getattr(first, "law", ""), first.what, first.fix, first.where)
+        super().__init__(first.law, first.what, first.fix, first.where)
         self.errors = errors
         self.args = (errors,)
 
@@ -63,8 +64,16 @@ class BrokenLaws(LawError):
         return "\n\n".join(str(error) for error in self.errors)
 
 
-class CallError(GnomonError, ValueError):
-    """The call does not fit the variant: names the argument, what was expected, what came."""
+class InputError(GnomonError, ValueError):
+    """A tensor or option of the call is not what the variant declares."""
+
+    def __init__(self, argument: str, expected: str, got: str, fix: str = "") -> None:
+        super().__init__(argument, expected, got, fix)
+        self.argument, self.expected, self.got, self.fix = argument, expected, got, fix
+
+    def __str__(self) -> str:
+        text = f"{self.argument}: expected {self.expected}; got {self.got}"
+        return f"{text}\n    {self.fix}" if self.fix else text
 
 
 class UnsupportedError(GnomonError):
@@ -77,18 +86,19 @@ class UnsupportedError(GnomonError):
         self.what, self.fix, self.where, self.stage, self.target = what, fix, where, stage, target
 
     def __str__(self) -> str:
-        first, last = self.what, ""
-        if self.where is not None:
-            first = f"{_shown_path(self.where.file)}:{self.where.line}: {self.what}\n    {self.where.text}"
-            last = f"\nin {self.where.function}"
-        by = [f"pass {self.stage}"] * bool(self.stage) + [f"target {self.target}"] * bool(
-            self.target
+        by = ", ".join(
+            f"{word} {name}"
+            for word, name in (("pass", self.stage), ("target", self.target))
+            if name
         )
-        return f"{first}\n    {self.fix}{last}" + (f" ({', '.join(by)})" if by else "")
+        what = self.what + (f" ({by})" if by else "")
+        if self.where is None:
+            return f"{what}\n    {self.fix}"
+        return str(VariantError(what, self.fix, self.where))
 
 
-class CompilerBug(GnomonError):
-    """An invariant of the compiler broke: the pass, where its dump lies, the command that repeats it."""
+class CompilerBug(GnomonError):  # noqa: N818  the name says whose error it is
+    """An invariant of the compiler broke: the pass, where its dump lies, how to repeat it."""
 
     def __init__(
         self, what: str, stage: str = "", dump: Path | None = None, repeat: str = ""
@@ -97,9 +107,8 @@ class CompilerBug(GnomonError):
         self.what, self.stage, self.dump, self.repeat = what, stage, dump, repeat
 
     def __str__(self) -> str:
-        lines = [
-            f"bug in the compiler: {self.what}" + (f" (after {self.stage})" if self.stage else "")
-        ]
+        after = f" (in {self.stage})" if self.stage else ""
+        lines = [f"bug in the compiler{after}: {self.what}"]
         lines += [f"    dump: {self.dump}"] if self.dump else []
         lines += [f"    repeat: {self.repeat}"] if self.repeat else []
-        return "\n".join([*lines, "    please report this with the variant's source"])
+        return "\n".join([*lines, "    please report it, with the source of the variant"])

@@ -174,8 +174,8 @@ class Builtin(Expr):
 class Apply(Expr):
     """A pointwise function.
 
-    + - * / // ** < <= > >= neg abs exp expm1 log log1p sqrt rsqrt sin cos cos_turns sigmoid log_sigmoid
-    softplus relu minimum maximum clip floor where detach transpose.
+    + - * / // ** < <= > >= neg abs exp expm1 log log1p sqrt rsqrt sin cos cos_turns
+    tanh sigmoid log_sigmoid softplus relu minimum maximum clip floor where detach transpose.
     """
 
     fn: str

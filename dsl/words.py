@@ -3,7 +3,7 @@
 import difflib
 
 from gnomon.dsl import words_maps, words_pointwise, words_scores
-from gnomon.dsl.errors import LawError, UnknownWord, VariantError
+from gnomon.dsl.errors import LawError, UnknownWordError, VariantError
 
 WORDS: dict[str, object] = {
     name: word
@@ -60,4 +60,4 @@ def unknown_word(name: str, others: tuple[str, ...] = ()) -> VariantError:
         fix = f"did you mean {' or '.join(f'gn.{n}' for n in near)}?"
     else:
         fix = "the words are listed in dsl/README.md and in gnomon.__all__"
-    return UnknownWord(f"gnomon has no word {name!r}", fix)
+    return UnknownWordError(f"gnomon has no word {name!r}", fix)
