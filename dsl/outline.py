@@ -1,0 +1,235 @@
+"""The outline of a variant: its graph as named lines, one for each value worth a name.
+
+A value has a line if it is used twice, if it is a landmark (dot, decay, scan, transport, logit,
+attention), or if the user gave it a name. The name is the user's, else that of its role; equal
+names are told apart by the inputs, then by the slices that they are made of, then by number.
+"""
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gnomon.dsl.algebra import is_distance, is_host
+from gnomon.dsl.canonical import share
+from gnomon.dsl.forms import form
+from gnomon.dsl.kinds import COMPARISONS, Kind, kind
+from gnomon.dsl.nodes import (
+    ATTENTIONS,
+    Apply,
+    At,
+    Builtin,
+    Concat,
+    Constant,
+    Contract,
+    Decay,
+    Diagonal,
+    Dot,
+    Expr,
+    Input,
+    Lookup,
+    Node,
+    PrefixSum,
+    Ratio,
+    Rotation,
+    ScoreScan,
+    Slice,
+    Softmax,
+    StickBreaking,
+    Sum,
+    Variant,
+    WeightedSum,
+    walk,
+)
+
+SHORT = "part"  # stands for a name while lines are broken
+LONGEST = 76
+LANDMARKS = (Dot, Decay, ScoreScan, *ATTENTIONS)
+FN_ROLES = {
+    "+": "sum", "-": "difference", "*": "product", "/": "quotient", "//": "steps",
+    "**": "power", "neg": "negative", "exp": "exponential", "log": "logarithm",
+    "where": "choice", "floor": "steps", "abs": "size",
+    **dict.fromkeys(COMPARISONS, "condition"),
+}  # fmt: skip
+CLASS_ROLES: dict[type, str] = {
+    Dot: "score", ScoreScan: "scan", Decay: "log_decay", Softmax: "attention",
+    WeightedSum: "attention", Ratio: "attention", StickBreaking: "attention", Lookup: "entry",
+    Sum: "channel_total", PrefixSum: "running_sum", Concat: "joined", Rotation: "turn",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One value with a name."""
+
+    name: str
+    node: Expr
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The lines of a variant, children before parents, and the names of their nodes."""
+
+    variant: Variant
+    lines: tuple[Line, ...]
+    names: dict[Expr, str]
+
+
+def outline(variant: Variant) -> Outline:
+    """The named lines of a variant; equal values are one line."""
+    variant = share(variant)
+    nodes = [n for n in walk(variant.output) if isinstance(n, Expr) and not is_plain(n)]
+    roles = _roles(variant, nodes)
+    users = _user_names(variant)
+    uses = _uses(variant)
+    chosen = {n for n in nodes if _worth(n, uses, roles, users)}
+    for node in nodes:
+        _break_long(node, chosen)
+    ordered = [n for n in nodes if n in chosen]
+    proposed = {n: users.get(n) or roles.get(n) or _role(n) for n in ordered}
+    names = _tell_apart(proposed, users, {x.name for x in variant.inputs} | {"v"})
+    lines = tuple(Line(names[n], n, kind(n)) for n in ordered)
+    return Outline(variant, lines, names)
+
+
+def is_plain(x: Expr) -> bool:
+    """What is as short as a name for it: an input, a number, a slice, d ** -0.5, the distance."""
+    match x:
+        case Input() | Constant() | Builtin():
+            return True
+        case Slice(inner, _, _) | Apply("transpose" | "neg", (inner,)):
+            return is_plain(inner)
+        case At():  # a name says what is read, never where
+            return True
+        case Diagonal(Constant(), _):
+            return True
+        case Apply("**", (a, Constant())):
+            return isinstance(a, (Builtin, Constant)) and is_host(a)
+    return is_distance(x)
+
+
+def _worth(node: Expr, uses: Counter[Node], roles: dict[Expr, str], users: dict[Expr, str]) -> bool:
+    landmark = isinstance(node, LANDMARKS) or roles.get(node) in ("logit", "step", "output")
+    return landmark or uses[node] > 1 or node in users
+
+
+def _roles(variant: Variant, nodes: Iterable[Expr]) -> dict[Expr, str]:
+    """The role that a value has for the one who uses it."""
+    roles: dict[Expr, str] = {}
+    for node in nodes:
+        match node:
+            case Softmax(logit, _, _) | StickBreaking(logit, _, _):
+                roles.setdefault(logit, "logit")
+            case WeightedSum(weight, _):
+                roles.setdefault(weight, "weight")
+            case Ratio(above, below, _, _):
+                roles.setdefault(above, "numerator")
+                roles.setdefault(below, "denominator")
+            case Dot(_, _, Expr() as through):
+                roles.setdefault(through, "step")
+            case Rotation(angle, _):
+                roles.setdefault(angle.x if isinstance(angle, At) else angle, "angle")
+            case Diagonal(log, _):
+                roles.setdefault(log, "log_factor")
+    for node, role in list(roles.items()):
+        if isinstance(node, Dot) and role in ("logit", "weight"):
+            roles[node] = "score"
+    roles[variant.output] = "output"
+    return roles
+
+
+def _role(node: Expr) -> str:
+    """The role of a value by what it is."""
+    match node:
+        case Contract(x, m) if form(m) == "rotation":
+            return f"{_stem(x)}turned"
+        case Contract(x, _) if len(kind(x).axes) == 1:
+            return f"{_stem(x)}mapped"
+        case Apply("**", (Constant(), Apply())) if len(kind(node).axes) == 1:
+            return "omega"
+        case Apply(fn, _):
+            return FN_ROLES.get(fn, fn)
+    return CLASS_ROLES.get(type(node), "matrix" if len(kind(node).axes) > 1 else "value")
+
+
+def _stem(x: Expr) -> str:
+    """The input that a vector comes from, as the beginning of a name."""
+    names = [n.name for n in walk(x) if isinstance(n, Input)]
+    return f"{names[0]}_" if names else ""
+
+
+def _user_names(variant: Variant) -> dict[Expr, str]:
+    """The variable that the user's line assigns to, for the one value that the line ends in."""
+    taken = {x.name for x in variant.inputs}
+    lines: dict[tuple[str, int], list[Expr]] = defaultdict(list)
+    inner: set[tuple[Node, tuple[str, int]]] = set()
+    for node in walk(variant.output):
+        place = (node.where.file, node.where.line)
+        inner.update((child, place) for child in node.children())
+        if isinstance(node, Expr):
+            lines[place].append(node)
+    found: dict[Expr, str] = {}
+    for place, together in lines.items():
+        ends = [n for n in together if (n, place) not in inner]
+        name = _assigned(together[0].where.text)
+        if name and name not in taken and len(ends) == 1:
+            found[ends[0]] = name
+    return found
+
+
+def _assigned(line: str) -> str | None:
+    """The variable of `name = formula`, where the formula ends in this line.
+
+    The value of `name = helper(...)` was made elsewhere; what this line made is its argument.
+    """
+    try:
+        statement = ast.parse(line).body[0]
+    except (SyntaxError, IndexError):
+        return None
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp() | ast.UnaryOp()):
+            return name
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Attribute())):
+            return name
+    return None
+
+
+def _tell_apart(names: dict[Expr, str], users: dict[Expr, str], taken: set[str]) -> dict[Expr, str]:
+    """Names of which no two are equal; a name that the user gave to one value stays as it is."""
+    names = dict(names)
+    for suffixes_of in (_inputs_suffix, _slices_suffix, _number_suffix):
+        groups: dict[str, list[Expr]] = defaultdict(list)
+        for node, name in names.items():
+            groups[name].append(node)
+        for name, same in groups.items():
+            own = [n for n in same if users.get(n) == name]
+            others = [n for n in same if n not in own] if len(own) == 1 else same
+            alone = len(same) == 1 and name not in taken
+            suffixes = suffixes_of(others)
+            spelled = [f"{name}_{suffix}" if suffix else name for suffix in suffixes]
+            free = len(set(spelled)) == len(spelled) and not {*spelled} & {*names.values(), *taken}
+            if others and not alone and (free or suffixes_of is _number_suffix):
+                names.update(zip(others, spelled, strict=True))
+    return names
+
+
+def _inputs_suffix(same: list[Expr]) -> list[str]:
+    """The inputs that not all of them have: q_k, q_e."""
+    below = [dict.fromkeys(n.name for n in walk(x) if isinstance(n, Input)) for x in same]
+    common = set(below[0]).intersection(*below) if len(below) > 1 else set()
+    return ["_".join(n for n in names if n not in common) for names in below]
+
+
+def _slices_suffix(same: list[Expr]) -> list[str]:
+    """Whether they are made of first channels or of the rest."""
+
+    def part(x: Expr) -> str:
+        first = {not n.start.parts for n in walk(x) if isinstance(n, Slice)}
+        return "first" if first == {True} else "rest" if first == {False} else ""
+
+    return [part(x) for x in same]
+
+
+def _number_suffix(same: list[Expr]) -> list[str]:
+    return [str(n) for n in range(1, len(same) + 1)]
