@@ -109,6 +109,42 @@ def is_plain(x: Expr) -> bool:
     return is_distance(x)
 
 
+def _uses(variant: Variant) -> Counter[Node]:
+    """How often a value stands in the formula; x[i] is a use of x, however often it stands."""
+    uses: Counter[Node] = Counter()
+    for node in reversed(list(walk(variant.output))):
+        times = uses[node] if isinstance(node, (At, Slice)) else 1
+        for child in node.children():
+            uses[child] += times
+    return uses
+
+
+def _break_long(node: Expr, chosen: set[Expr]) -> None:
+    """Give parts of a line that is too long lines of their own, the longest that fits first."""
+    short = dict.fromkeys(chosen, SHORT)
+    while node in chosen and len(Speller(short).line(node)) > LONGEST:
+        parts = [n for n in _inline(node, chosen) if not is_plain(n)]
+        lengths = {n: len(Speller(short).line(n)) for n in parts}
+        fitting = [n for n in parts if len(SHORT) + 8 < lengths[n] <= LONGEST]
+        if not fitting:
+            return
+        best = max(fitting, key=lambda n: lengths[n])
+        chosen.add(best)
+        short[best] = SHORT
+
+
+def _inline(node: Expr, chosen: set[Expr]) -> list[Expr]:
+    """The values that are spelled within the line of this one."""
+    found: dict[Expr, None] = {}
+    todo = [c for c in node.children() if isinstance(c, Expr)]
+    while todo:
+        part = todo.pop()
+        if part not in chosen and part not in found:
+            found[part] = None
+            todo += [c for c in part.children() if isinstance(c, Expr)]
+    return list(found)
+
+
 def _worth(node: Expr, uses: Counter[Node], roles: dict[Expr, str], users: dict[Expr, str]) -> bool:
     landmark = isinstance(node, LANDMARKS) or roles.get(node) in ("logit", "step", "output")
     return landmark or uses[node] > 1 or node in users
