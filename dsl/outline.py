@@ -41,6 +41,7 @@ from gnomon.dsl.nodes import (
     WeightedSum,
     walk,
 )
+from gnomon.dsl.spell import Speller
 
 SHORT = "part"  # stands for a name while lines are broken
 LONGEST = 76
