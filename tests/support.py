@@ -165,7 +165,8 @@ def sample(given: nodes.Input, shape: Shape, roles: Uses, random: torch.Generato
     size = shape.of(given)
     if given.name in roles.block_size:
         blocks = -(-shape.time // roles.block_size[given.name])
-        return torch.randint(blocks, size, generator=random)
+        few = (*size[:-1], min(size[-1], 2))  # many would select everything
+        return torch.randint(blocks, few, generator=random)
     if given.element == "int":  # documents: numbers that never fall along the sequence
         return torch.randint(4, size, generator=random).sort(dim=1).values
     if given.name in RANGES:
