@@ -6,6 +6,7 @@ import pytest
 import torch
 from support import assert_close, small_tensors
 
+from gnomon.dsl import catalogue
 from gnomon.dsl.nodes import (
     At,
     Builtin,
@@ -20,6 +21,7 @@ from gnomon.dsl.nodes import (
     Variant,
     Width,
 )
+from gnomon.dsl.reference import reference
 
 
 def test_close_tensors_are_close_within_the_ratio() -> None:
@@ -171,3 +173,10 @@ def test_integers_cannot_be_poisoned_but_work() -> None:
 
 def test_constants_take_no_input() -> None:
     assert set(small_tensors(variant(logit=Decay(Constant(-1.0))))) == {"q", "k", "v"}
+
+
+def test_every_row_of_the_catalogue_is_finite_on_small_tensors() -> None:
+    rows = [entry.declaration for entry in catalogue.ENTRIES if entry.declaration is not None]
+    assert len(rows) >= 72
+    odd = [row.name for row in rows if not reference(row, **small_tensors(row)).isfinite().all()]
+    assert odd == []
