@@ -1,4 +1,4 @@
-"""What a value is known to be beyond its kind: the form of a matrix, the sign of a distance."""
+"""The form of a matrix: which products of it along the sequence are cheap, and which commute."""
 
 from functools import lru_cache
 
@@ -47,3 +47,14 @@ def _product(a: str, b: str) -> str:
         if one in forms:
             return one
     return forms.pop() if len(forms) == 1 else "transition"
+
+
+def commutes(transport: Expr) -> bool:
+    """Whether the product over (j, i] does not depend on its order: then it is a map."""
+    return kind(transport).place == "constant" or form(transport) in ("rotation", "diagonal")
+
+
+def turns_back(transport: Expr) -> bool:
+    """Whether the product over (j, i] has an inverse of the same size, for keys after the query."""
+    is_power = isinstance(transport, MatrixExp) and kind(transport).place == "constant"
+    return is_power or form(transport) == "rotation"

@@ -53,7 +53,7 @@ def unknown_word(name: str, others: tuple[str, ...] = ()) -> VariantError:
     if name in REFUSED:
         law, what, fix = REFUSED[name]
         return LawError(law, what, fix)
-    near = difflib.get_close_matches(name, [*WORDS, *others], 2)
+    near = difflib.get_close_matches(name, sorted({*WORDS, *others}), 2)
     if name in _ELSEWHERE:
         fix = f"write {_ELSEWHERE[name]}"
     elif near:
