@@ -8,7 +8,7 @@
              | Store(tensor, index, value, limits)
              | Scatter(tensor, index, entry, value, limits)   tensor[index, entry] += value, summed where entries meet
              | ExitIf(condition) | Remark(text) | Blank()
-    expr   ::= Ref(name, type) | Number(value, dtype) | Op(fn, args) | Program(axis) | Arange(extent)
+    expr   ::= Ref(name, type) | Number(value, dtype) | Op(fn, args) | Arange(extent)
              | Load(tensor, index, limits, fill) | Dot(a, b) | Reduce(fn, x, axis) | Cast(x, dtype)
              | Full(value, type)
 
@@ -81,7 +81,7 @@ class Expr:
 
 @dataclass(frozen=True, slots=True)
 class Ref(Expr):
-    """A named value: a Let, a loop index, a program index, a scalar parameter or a tunable."""
+    """A named value: a Let, a loop index, an axis of the grid, a scalar parameter or a tunable."""
 
     name: str
     type: Type

@@ -1,0 +1,432 @@
+"""The backward schedules: two kernels, each with one side of the pairs stationary.
+
+    [name]_bwd_rows      a tile of queries stays: gradients of row streams, and partial sums for constants
+    [name]_bwd_columns   a tile of keys stays, for every query head of its group: gradients of v and column streams
+
+With g_ij = do_i . v_j and delta_i = do_i . o_i (minus the gradient of the log-sum-exp) both recompute the weights and
+
+    softmax        p_ij = exp(s_ij - lse_i);   ds_ij = p_ij (g_ij - delta_i)
+    weighted_sum   dw_ij = g_ij
+    ratio          D_i = max(|d_i|, a);   dn_ij = g_ij / D_i;   dd_ij = -delta_i sign(d_i) [|d_i| > a] / D_i
+
+The formulas' own derivatives come from `passes/differentiate.py`. Score tiles have their stationary axis first, so
+every sum runs along rows of the tile. Nothing is summed by atomics: each output belongs to one program.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gnomon.dsl.nodes import Apply, Constant, Expr, Lookup
+from gnomon.lowering import tile
+from gnomon.lowering.build import Block
+from gnomon.lowering.core import Anchored, Attention, Given, PairDot, Read, Stream
+from gnomon.lowering.passes.differentiate import apply, differentiate
+from gnomon.lowering.passes.fold_log2e import LOG2E, fold_log2e
+from gnomon.lowering.schedules.formula import PairTile
+from gnomon.lowering.schedules.forward import BM, BN, MINUS_INFINITY, _tile, bounded
+from gnomon.lowering.schedules.frame import ZERO, Frame, Place, Side, scalar
+from gnomon.lowering.schedules.masks import visible
+from gnomon.lowering.schedules.ranges import Ranges, Stationary
+from gnomon.lowering.tile import (
+    Arange,
+    Cast,
+    Dot,
+    Full,
+    Kernel,
+    Number,
+    Reduce,
+    Ref,
+    Scatter,
+    Store,
+    Tensor,
+    Type,
+    type_of,
+)
+
+INFINITY = Number(float("inf"))
+Kind = Literal["matrix", "lines", "total", "channels", "entries"]
+
+
+def backward_rows(attention: Attention, *, packed: bool = False) -> Kernel | None:
+    """The kernel [name]_bwd_rows; None where no row stream and no constant is differentiable."""
+    schedule = _Rows(attention, "row", packed=packed)
+    return schedule.build() if schedule.sums else None
+
+
+def backward_columns(attention: Attention, *, packed: bool = False) -> Kernel:
+    """The kernel [name]_bwd_columns."""
+    return _Columns(attention, "column", packed=packed).build()
+
+
+def adjoints(attention: Attention) -> dict[Expr, Expr]:
+    """The adjoint of every differentiable leaf, over Given("ds"), or Given("dn") and Given("dd")."""
+    if attention.denominator is None:
+        return differentiate(attention.weight, Given("ds", "pair"))
+    found = differentiate(attention.weight, Given("dn", "pair"))
+    for leaf, adjoint in differentiate(attention.denominator, Given("dd", "row")).items():
+        found[leaf] = apply("+", found[leaf], adjoint) if leaf in found else adjoint
+    return found
+
+
+@dataclass(slots=True)
+class Accumulated:
+    """What one stream's gradient is collected from, and where."""
+
+    stream: Stream
+    kind: Kind
+    leaves: list[tuple[Expr, Expr]]
+    carrier: Ref | None = None
+    factor: Expr | None = None
+    """A number of the launch that every adjoint has: multiplied once, at the end."""
+
+
+def _collect(found: dict[Expr, Expr], place: Place) -> dict[str, Accumulated]:
+    """The gradients that the kernel with this stationary side forms, by stream name."""
+    sums: dict[str, Accumulated] = {}
+
+    def add(stream: Stream, kind: Kind, leaf: Expr, adjoint: Expr) -> None:
+        sums.setdefault(stream.name, Accumulated(stream, kind, [])).leaves.append((leaf, adjoint))
+
+    for leaf, adjoint in found.items():
+        match leaf:
+            case PairDot(row, column):
+                stream = row if place == "row" else column
+                if stream.differentiable:
+                    add(stream, "matrix", leaf, adjoint)
+            case Anchored(stream, _) | Read(stream) if stream.place == place:
+                add(stream, "lines", leaf, adjoint)
+            case Lookup(Read(stream), _) if stream.place in (place, _constants(place)):
+                add(stream, "entries", leaf, adjoint)
+            case Read(stream) if stream.place == _constants(place):
+                add(stream, "channels" if stream.role == "vector" else "total", leaf, adjoint)
+    for each in sums.values():
+        _take_factor(each)
+    return sums
+
+
+def _take_factor(each: Accumulated) -> None:
+    """sum_k (x_k * c) -> c * sum_k x_k for a number c of the launch."""
+    if each.kind not in ("matrix", "lines", "total"):
+        return
+    split = [_factored(adjoint) for _, adjoint in each.leaves]
+    factors = {factor for _, factor in split}
+    if len(factors) == 1 and factors != {None}:
+        each.leaves = [(leaf, x) for (leaf, _), (x, _) in zip(each.leaves, split, strict=True)]
+        (each.factor,) = factors
+
+
+def _factored(adjoint: Expr) -> tuple[Expr, Expr | None]:
+    match adjoint:
+        case Apply("*", (x, Read(stream) as factor)) if stream.role == "host":
+            return x, factor
+        case Apply("*", (x, Constant() as factor)):
+            return x, factor
+        case Apply("neg", (x,)):
+            return x, Constant(-1.0)
+    return adjoint, None
+
+
+def _constants(place: Place) -> str:
+    """The rows kernel also sums over whole tiles: one program belongs to one query head."""
+    return "constant" if place == "row" else ""
+
+
+class _Backward:
+    """What both kernels share: weights, cotangents, and the sums of the adjoints."""
+
+    def __init__(self, attention: Attention, place: Place, *, packed: bool) -> None:
+        self.a, self.place = attention, place
+        self.frame = Frame(attention, place, packed=packed)
+        self.b: Block = self.frame.block
+        self.stationary, self.moving = self.b.order
+        self.sums = _collect(adjoints(attention), place)
+        self.do = Tensor("do", ("batch", "time_q", "head", "DV"), "io", "in")
+        names = {"softmax": ["lse"], "weighted_sum": [], "ratio": ["den"]}[attention.normaliser]
+        if attention.exponent is not None:
+            names = [*names, "row_max"]
+        self.stats = {name: self.frame.statistic(name, "in") for name in names}
+        self.delta = self.frame.statistic("delta", "in")
+
+    def inputs(self) -> list[Tensor]:
+        delta = [] if self.a.normaliser == "weighted_sum" else [self.delta]
+        return [self.do, *self.stats.values(), *delta]
+
+    # -- row statistics
+
+    def load_rows(self, row: Side) -> dict[str, tile.Expr]:
+        """Everything of a query tile that the cotangents need."""
+        b, frame = self.b, self.frame
+        known: dict[str, tile.Expr] = {
+            "do": b.let("b_do", row.matrix(self.do, frame.h, "DV", "BV"), "[BM, BV]")
+        }
+        if self.a.normaliser == "softmax":
+            lse = b.let("b_lse", row.vector(self.stats["lse"], frame.h, float("inf")))
+            # a row without keys has lse -inf: +inf gives every pair weight 0 instead
+            lse = b.op("where", b.op("==", lse, MINUS_INFINITY), INFINITY, lse)
+            if self.a.row_term is not None:
+                lse = b.op("-", lse, PairTile(frame, row, row, {}).value(self.a.row_term))
+            known["shift"] = b.let("b_shift", b.op("*", lse, LOG2E))
+        elif self.a.normaliser == "ratio":
+            known |= self._ratio_rows(row)
+        if self.a.normaliser != "weighted_sum":
+            known["delta"] = b.let("b_delta", row.vector(self.delta, frame.h))
+        return known
+
+    def _ratio_rows(self, row: Side) -> dict[str, tile.Expr]:
+        b, frame, known = self.b, self.frame, {}
+        total = b.let("b_d", row.vector(self.stats["den"], frame.h))
+        if self.a.exponent is not None:
+            known["row_max"] = b.let("b_m", row.vector(self.stats["row_max"], frame.h))
+        whole = b.let("b_whole", bounded(b, total, self.a, known.get("row_max")))
+        empty = b.op("==", whole, 0.0)
+        known["inverse"] = b.let("b_inverse", b.op("where", empty, 0.0, b.op("/", 1.0, whole)))
+        sign = b.op("where", b.op("<", total, 0.0), -1.0, 1.0)
+        free = b.op("where", b.op("<", b.op("abs", total), whole), 0.0, sign)
+        known["slope"] = b.let("b_slope_d", b.op("*", known["inverse"], free))
+        return known
+
+    # -- one pair of tiles
+
+    def weights(self, pair: PairTile, known: dict[str, tile.Expr], *, masked: bool) -> tile.Expr:
+        """The weight of each pair, 0 where it is hidden; sets the cotangents of the formulas."""
+        b = self.b
+        condition = visible(self.a.mask, pair, rows_end=True) if masked else None
+        shown = None if condition is None else b.let("b_visible", condition)
+        self.shown = shown
+        product = self._meet(known["do"], self.v)
+        if self.a.normaliser == "softmax":
+            logit = pair.value(fold_log2e(self.a.weight))
+            p = self._hide(b.op("exp2", b.op("-", _tile(b, logit, pair.shape), known["shift"])), shown)
+            weight = b.let("b_p", p)
+            g = b.let("b_g", product)
+            pair.given["ds"] = b.let("b_ds", b.op("*", weight, b.op("-", g, known["delta"])))
+            return weight
+        value = self._hide(_tile(b, pair.value(self.a.weight), pair.shape), shown)
+        if self.a.normaliser == "weighted_sum":
+            weight = b.let("b_w", value)
+            pair.given["ds"] = b.let("b_ds", self._hide(b.let("b_g", product), shown))
+            return weight
+        weight = b.let("b_w", b.op("*", value, known["inverse"]))
+        g = b.let("b_g", product)
+        pair.given["dn"] = b.let("b_dn", self._hide(b.op("*", g, known["inverse"]), shown))
+        of_sum = b.op("neg", b.op("*", known["delta"], known["slope"]))
+        pair.given["dd"] = b.let("b_dd", self._hide(_tile(b, of_sum, pair.shape), shown))
+        return weight
+
+    def _hide(self, x: tile.Expr, shown: tile.Expr | None) -> tile.Expr:
+        return x if shown is None else self.b.op("where", shown, x, 0.0)
+
+    def _meet(self, rows: tile.Expr, columns: tile.Expr) -> Dot:
+        """The product of a row matrix with a column matrix, stationary axis first."""
+        return Dot(rows, columns) if self.place == "row" else Dot(columns, rows)
+
+    def collect(self, pair: PairTile) -> None:
+        """Add this tile's adjoints to their sums."""
+        pair.announce([adjoint for s in self.sums.values() for _, adjoint in s.leaves])
+        for each in self.sums.values():
+            for leaf, adjoint in each.leaves:
+                self._add(pair, each, leaf, adjoint)
+
+    def _adjoint(self, pair: PairTile, adjoint: Expr, name: str) -> tile.Expr:
+        value = _tile(self.b, pair.value(adjoint), pair.shape)
+        # what the formula's derivative is outside the mask (log of a negative distance) must not count
+        value = self._hide(value, self.shown)
+        return value if isinstance(value, Ref) else pair._let(name, value)
+
+    def _add(self, pair: PairTile, each: Accumulated, leaf: Expr, adjoint: Expr) -> None:
+        b, stream = self.b, each.stream
+        if each.kind == "channels":
+            self._add_channels(pair, each, adjoint)
+            return
+        value = self._adjoint(pair, adjoint, f"b_d_{stream.name}_pair")
+        if each.kind == "matrix":
+            assert isinstance(leaf, PairDot) and each.carrier is not None
+            other = pair.column.load(leaf.column) if self.place == "row" else pair.row.load(leaf.row)
+            b.set(each.carrier, b.op("+", each.carrier, Dot(Cast(value, "io"), other)))
+        elif each.kind in ("lines", "total"):
+            assert each.carrier is not None
+            b.set(each.carrier, b.op("+", each.carrier, Reduce("sum", value, self.moving)))
+        else:
+            assert isinstance(leaf, Lookup)
+            self._scatter(pair, each, leaf, value)
+
+    def _scatter(self, pair: PairTile, each: Accumulated, leaf: Lookup, value: tile.Expr) -> None:
+        stream, b = each.stream, self.b
+        entries = pair.index(stream, leaf.index)
+        sizes = [scalar(name) for name in self.frame.widths.axes(stream)]
+        flat = entries[0]
+        for entry, size in zip(entries[1:], sizes[1:], strict=True):
+            flat = b.op("+", b.op("*", flat, size), entry)
+        flat = pair._let(f"e_d_{stream.name}", _tile_of_entries(b, flat, pair.shape))
+        tensor = self.frame.gradient(stream)
+        index, limits = self._owner(stream)
+        b.add(Scatter(tensor, index, flat, value, (*limits, None)))
+
+    def _owner(self, stream: Stream) -> tuple[tuple[tile.Expr, ...], tuple[tile.Expr | None, ...]]:
+        """Where this program's part of a stream's gradient stands."""
+        if stream.place == "constant":
+            return (self.frame.sequence, scalar("i_m"), self.frame.h), (None, None, None)
+        side = self.fixed
+        head = self.frame.h if stream.place == "row" or stream.heads == "Head" else self.frame.kv
+        return (self.frame.batch, side.times, head), (None, side.limit, None)
+
+    def _add_channels(self, pair: PairTile, each: Accumulated, adjoint: Expr) -> None:
+        """Sum a vector of the pair over the tile, channel by channel."""
+        b = self.b
+        assert each.carrier is not None
+        (axis,) = self.frame.widths.axes(each.stream)
+        pair.settle(adjoint)
+        with pair.loop_over_channels(scalar(axis)) as channel:
+            value = self._hide(_tile(b, pair.value(adjoint), pair.shape), self.shown)
+            lines = b.let("b_lines", Reduce("sum", value, self.moving))
+            total = b.let("b_one", Reduce("sum", lines, self.stationary))
+            here = b.op("==", Arange(f"B{axis}"), channel)
+            b.set(each.carrier, b.op("+", each.carrier, b.op("where", here, total, 0.0)))
+
+    # -- carriers and results
+
+    def carry(self, sums: list[Accumulated]) -> None:
+        for each in sums:
+            name, stream = f"b_d_{each.stream.name}", each.stream
+            if each.kind == "matrix":
+                (width,) = self.frame.widths.axes(stream)
+                shape: tuple[str, ...] = (self.stationary, f"B{width}")
+            elif each.kind == "channels":
+                shape = (f"B{self.frame.widths.axes(stream)[0]}",)
+            else:
+                shape = (self.stationary,)
+            if each.kind != "entries":
+                each.carrier = self.b.let(name, Full(0.0, Type("f32", shape)))
+
+    def store(self, sums: list[Accumulated]) -> None:
+        b = self.b
+        for each in sums:
+            if each.carrier is None:
+                continue
+            tensor = self.frame.gradient(each.stream)
+            index, limits = self._owner(each.stream)
+            value: tile.Expr = each.carrier
+            own = self.frame.widths.axes(each.stream)
+            if each.kind == "total":
+                value = Reduce("sum", value, self.stationary)
+            if each.factor is not None:
+                value = b.op("*", value, PairTile(self.frame, self.fixed, self.fixed, {}).value(each.factor))
+            if own:
+                index, limits = (*index, Arange(f"B{own[0]}")), (*limits, scalar(own[0]))
+            b.add(Store(tensor, index, value, limits))
+
+    def outputs(self) -> list[Tensor]:
+        return [self.frame.gradient(each.stream) for each in self.sums.values()]
+
+
+def _tile_of_entries(b: Block, x: tile.Expr, shape: tuple[str, ...]) -> tile.Expr:
+    if type_of(x).shape == shape:
+        return x
+    return b.op("+", Full(0, Type("i32", shape)), x)
+
+
+class _Rows(_Backward):
+    def build(self) -> Kernel:
+        b, frame = self.b, self.frame
+        frame.open()
+        first = b.let("i_r", b.op("*", scalar("i_m"), BM))
+        if frame.packed:
+            b.add(tile.ExitIf(b.op(">=", first, scalar("T_q"))))
+        self.fixed = row = frame.side("row", first)
+        b.blank()
+        frame.settle_constants()
+        frame.settle(row)
+        known = self.load_rows(row)
+        self.carry(list(self.sums.values()))
+        b.blank()
+        self.stream_keys(first, row, known)
+        b.blank()
+        self.store(list(self.sums.values()))
+        doc = f"{self.a.name}: gradients of queries and of what belongs to them"
+        return frame.kernel("bwd_rows", doc, [*self.inputs(), *self.outputs()], "NM")
+
+    def stream_keys(self, first: Ref, row: Side, known: dict[str, tile.Expr]) -> None:
+        b = self.b
+        begin = b.let("p_first", b.op("+", first, self.frame.shift))
+        end = b.op("+", begin, BM)
+        ranges = Ranges(b, Stationary("row", begin, end, scalar("T_k"), ZERO), BN)
+        # a ragged tile of queries has no interior: its missing rows must not count in sums
+        whole = b.op("<=", b.op("+", first, BM), scalar("T_q"))
+        for start, stop, masked in ranges.loops(self.a.mask, interior=whole):
+            b.remark("edge tiles: pairs are masked" if masked else "tiles that every row sees whole")
+            with b.loop("i_c", start, stop, BN) as i_c:
+                column = self.frame.side("column", i_c)
+                pair = PairTile(self.frame, row, column, dict(known))
+                self.v = b.let("b_v", column.matrix(self.frame.v, self.frame.kv, "DV", "BV"), "[BN, BV]")
+                self.weights(pair, known, masked=masked)
+                self.collect(pair)
+
+
+class _Columns(_Backward):
+    def build(self) -> Kernel:
+        b, frame = self.b, self.frame
+        frame.open()
+        first = b.let("i_c", b.op("*", scalar("i_n"), BN))
+        if frame.packed:
+            b.add(tile.ExitIf(b.op(">=", first, scalar("T_k"))))
+        self.fixed = column = frame.side("column", first)
+        b.blank()
+        for stream in self.a.streams:
+            if stream.place == "column" and stream.heads != "Head":
+                self.settle_column(column, stream)
+        self.v = b.let("b_v", column.matrix(frame.v, frame.kv, "DV", "BV"), "[BN, BV]")
+        self.dv = b.let("b_dv", Full(0.0, Type("f32", ("BN", "BV"))))
+        shared = [s for s in self.sums.values() if s.stream.heads != "Head"]
+        self.carry(shared)
+        begin = b.op("*", frame.kv, scalar("G"))
+        b.blank()
+        b.remark("every query head of the group adds to the gradients of its key head")
+        with b.loop("i_h", begin, b.op("+", begin, scalar("G")), 1):
+            self.head(first, column)
+        b.blank()
+        dv = Tensor("dv", ("batch", "time_k", "kv_head", "DV"), "f32", "out")
+        at = column.matrix(dv, frame.kv, "DV", "BV")
+        b.add(Store(dv, at.index, self.dv, at.limits))
+        self.store(shared)
+        doc = f"{self.a.name}: gradients of keys, values and of what belongs to them"
+        return frame.kernel("bwd_columns", doc, [*self.inputs(), dv, *self.outputs()], "NN")
+
+    def settle_column(self, column: Side, stream: Stream) -> None:
+        """Load a column stream before the loop over queries; prefix sums wait for their anchor."""
+        if stream.role in ("dot", "scalar"):
+            column.load(stream)
+
+    def head(self, first: Ref, column: Side) -> None:
+        """One query head of the group: its own column streams are carried here."""
+        own = [s for s in self.sums.values() if s.stream.heads == "Head"]
+        before = dict(column.loaded), dict(self.frame.constants)
+        self.frame.settle_constants()
+        for stream in self.a.streams:
+            if stream.place == "column" and stream.heads == "Head":
+                self.settle_column(column, stream)
+        self.carry(own)
+        self.stream_queries(first, column)
+        self.store(own)
+        column.loaded, self.frame.constants = before
+
+    def stream_queries(self, first: Ref, column: Side) -> None:
+        b, shift = self.b, self.frame.shift
+        end = b.op("+", first, BN)
+        ranges = Ranges(b, Stationary("column", first, end, scalar("T_q"), shift), BM)
+        whole = b.op("<=", b.op("+", first, BN), scalar("T_k"))
+        for start, stop, masked in ranges.loops(self.a.mask, interior=whole):
+            b.remark("edge tiles: pairs are masked" if masked else "tiles that every key sees whole")
+            with b.loop("i_r", start, stop, BM) as i_r:
+                self.step(self.frame.side("row", i_r), column, masked=masked)
+
+    def step(self, row: Side, column: Side, *, masked: bool) -> None:
+        b = self.b
+        loaded, constants = dict(column.loaded), dict(self.frame.constants)
+        known = self.load_rows(row)
+        pair = PairTile(self.frame, row, column, dict(known), anchor=row)
+        weight = self.weights(pair, known, masked=masked)
+        b.set(self.dv, b.op("+", self.dv, Dot(Cast(weight, "io"), known["do"])))
+        self.collect(pair)
+        column.loaded, self.frame.constants = loaded, constants
+
+

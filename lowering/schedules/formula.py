@@ -1,0 +1,260 @@
+"""Pair formulas as tile statements.
+
+A formula is a graph of score IR over the leaves of `lowering/core.py`. Each value is formed once: what is used
+twice, and what does not vary with both axes of the tile, gets a name; the rest nests. A channel sum becomes a loop
+that carries one number for each pair; a look-up becomes a gather at a clamped index.
+"""
+
+from collections.abc import Iterable
+
+from gnomon.dsl.nodes import Apply, Constant, Expr, Lookup, Node, Sum
+from gnomon.lowering import tile
+from gnomon.lowering.build import Block
+from gnomon.lowering.core import Anchored, Given, Index, PairDot, Read, Stream
+from gnomon.lowering.passes.differentiate import axes_of
+from gnomon.lowering.passes.fold_log2e import LOG2E
+from gnomon.lowering.schedules.frame import ZERO, Frame, Side, scalar
+from gnomon.lowering.tile import Cast, Full, Load, Number, Ref, Type, type_of
+
+_REAL = frozenset(("f32", "f64", "io"))
+
+
+class PairTile:
+    """The pairs of one query tile and one key tile: values of formulas, formed once each."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        row: Side,
+        column: Side,
+        given: dict[str, tile.Expr],
+        anchor: Side | None = None,
+    ) -> None:
+        self.frame, self.block = frame, frame.block
+        self.row, self.column = row, column
+        self.anchor = anchor or row
+        self.given = given
+        self.memo: dict[Expr, tile.Expr] = {}
+        self.uses: dict[int, int] = {}
+        self.channel: tile.Expr | None = None
+        self.shape = frame.block.order
+
+    # -- entry points
+
+    def announce(self, roots: Iterable[Expr]) -> None:
+        """Count the uses of every node, so that shared ones get a name."""
+        stack: list[Node] = list(roots)
+        for root in stack:
+            self.uses[id(root)] = self.uses.get(id(root), 0) + 1
+        seen: set[int] = set()
+        while stack:
+            node = stack.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            for child in node.children():
+                self.uses[id(child)] = self.uses.get(id(child), 0) + 1
+                stack.append(child)
+
+    def value(self, x: Expr, name: str = "") -> tile.Expr:
+        """The tile of a formula; with a name, as a statement of its own."""
+        if x not in self.memo:
+            made = self._value(x)
+            if name or self._deserves_a_name(x, made):
+                made = self._let(name or _name(x), made)
+            self.memo[x] = made
+        return self.memo[x]
+
+    def _deserves_a_name(self, x: Expr, made: tile.Expr) -> bool:
+        if isinstance(made, (Ref, Number)):
+            return False
+        if isinstance(made, (Load, tile.Dot)):
+            return True
+        varies = set(type_of(made).shape) == set(self.shape)
+        return self.uses.get(id(x), 0) > 1 or not varies
+
+    def _let(self, name: str, value: tile.Expr) -> Ref:
+        free, number = name, 2
+        while free in self.block.names:
+            free, number = f"{name}{number}", number + 1
+        return self.block.let(free, value)
+
+    # -- nodes
+
+    def _value(self, x: Expr) -> tile.Expr:
+        match x:
+            case Constant(number):
+                return Number(number, "i32" if isinstance(number, int) else "f32")
+            case PairDot(row, column):
+                return self._dot(row, column)
+            case Read(stream):
+                return self._read(stream)
+            case Anchored(stream, anchor):
+                side = self.row if stream.place == "row" else self.column
+                return side.anchored(stream, self.anchor.first_of(anchor))
+            case Index(place):
+                return self.row.positions if place == "row" else self.column.positions
+            case Given(name, _):
+                return self.given[name]
+            case Apply("detach", (a,)):
+                return self.value(a)
+            case Apply(fn, args):
+                return self._apply(fn, [self.value(arg) for arg in args])
+            case Lookup(Read(stream), index):
+                return Load(*self.entry(stream, index))
+            case Sum(inner):
+                return self._sum(inner)
+        raise TypeError(f"no pair formula: {type(x).__name__}")
+
+    def _apply(self, fn: str, values: list[tile.Expr]) -> tile.Expr:
+        made = self.block.op(fn, *values)
+        assert isinstance(made, tile.Op)
+        operands = values[1:] if fn == "where" else values
+        if made.dtype == "f32" or any(type_of(v).dtype in _REAL for v in operands):
+            values = [v if i == 0 and fn == "where" else _real(v) for i, v in enumerate(values)]
+            made = self.block.op(fn, *values)
+        return made
+
+    def _dot(self, row: Stream, column: Stream) -> tile.Expr:
+        a, b = self.row.load(row), self.column.load(column)
+        number = self.frame.attention.dots().index(PairDot(row, column))
+        count = len(self.frame.attention.dots())
+        name = "b_s" if count == 1 else f"b_s{number + 1}"
+        product = tile.Dot(a, b) if self.frame.stationary == "row" else tile.Dot(b, a)
+        return self._let(name, product)
+
+    def _read(self, stream: Stream) -> tile.Expr:
+        if stream.role == "vector":
+            assert self.channel is not None
+            tensor = self.frame.tensors[stream.name]
+            return Load(tensor, (self.frame.head_of(stream), self.channel), (None, None))
+        if stream.place == "constant":
+            return self.frame.constant(stream)
+        return (self.row if stream.place == "row" else self.column).load(stream)
+
+    # -- look-ups
+
+    def index(self, stream: Stream, index: tuple[Expr, ...]) -> list[tile.Expr]:
+        """The clamped entry of each axis of a table."""
+        sizes = self.frame.widths.axes(stream)
+        return [
+            self._clamped(self.value(part), scalar(size))
+            for part, size in zip(index, sizes, strict=True)
+        ]
+
+    def _clamped(self, index: tile.Expr, size: Ref) -> tile.Expr:
+        if type_of(index).dtype in _REAL:
+            index = Cast(self.block.op("floor", index), "i32")
+        last = self.block.op("-", size, 1)
+        return self.block.op("maximum", self.block.op("minimum", index, last), 0)
+
+    def entry(
+        self, stream: Stream, index: tuple[Expr, ...]
+    ) -> tuple[tile.Tensor, tuple[tile.Expr, ...], tuple[tile.Expr | None, ...]]:
+        """Tensor, index and limits of a look-up."""
+        tensor, head = self.frame.tensors[stream.name], self.frame.head_of(stream)
+        entries = tuple(
+            e if isinstance(e, Ref) else self._let("e_" + stream.name, e)
+            for e in self.index(stream, index)
+        )
+        if stream.place == "constant":
+            return tensor, (head, *entries), (None,) * (1 + len(entries))
+        side = self.row if stream.place == "row" else self.column
+        limits = (None, side.limit, None, *(None for _ in entries))
+        return tensor, (self.frame.batch, side.times, head, *entries), limits
+
+    # -- channel sums
+
+    def channels(self, x: Expr) -> tuple[Ref, Ref]:
+        """The (size, padded extent) of the channels that a sum runs over."""
+        stack: list[Node] = [x]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, Read) and node.stream.role == "vector":
+                (axis,) = self.frame.widths.axes(node.stream)
+                return scalar(axis), Ref(f"B{axis}", Type("i32"))
+            if not isinstance(node, Sum):
+                stack.extend(node.children())
+        raise TypeError("a channel sum without a vector")
+
+    def _sum(self, inner: Expr) -> tile.Expr:
+        size, _ = self.channels(inner)
+        name = "b_sum"
+        # pair values that do not vary with the channel are formed before the loop
+        self.settle(inner)
+        total = self._let(name, Full(0.0, Type("f32", self.shape)))
+        with self.loop_over_channels(size):
+            self.block.set(total, self.block.op("+", total, self.value(inner)))
+        return total
+
+    def settle(self, x: Expr) -> None:
+        """Form every scalar operand of a vector expression now, outside the loop over its channels."""
+        if axes_of(x) == 0:
+            self.value(x)
+            return
+        for child in x.children():
+            if isinstance(child, Expr):
+                self.settle(child)
+
+    def loop_over_channels(self, size: Ref) -> "ChannelLoop":
+        return ChannelLoop(self, size)
+
+
+class ChannelLoop:
+    """for i_e in range(size): vectors are read at channel i_e, and forgotten afterwards."""
+
+    def __init__(self, pair: PairTile, size: Ref) -> None:
+        self.pair = pair
+        self.loop = pair.block.loop("i_e", ZERO, size, 1)
+
+    def __enter__(self) -> Ref:
+        self.before = self.pair.memo
+        self.pair.memo = dict(self.before)
+        index = self.loop.__enter__()
+        self.pair.channel = index
+        return index
+
+    def __exit__(self, *error: object) -> None:
+        self.loop.__exit__(None, None, None)
+        self.pair.memo, self.pair.channel = self.before, None
+
+
+def _real(x: tile.Expr) -> tile.Expr:
+    """An integer beside reals is a real."""
+    if isinstance(x, Number):
+        return Number(float(x.value), "f32")
+    return Cast(x, "f32") if type_of(x).dtype in ("i32", "i64") else x
+
+
+def _name(x: Expr) -> str:
+    """A name by role: what was measured in units of log 2, or the function that made it."""
+    match x:
+        case Apply("*", (Read(stream) | Anchored(stream, _), Constant(value))) if value == LOG2E:
+            return f"{stream.name}_log2" if stream.role == "host" else f"b_{stream.name}_log2"
+        case Lookup(Read(stream), _):
+            return f"b_{stream.name}"
+        case Apply(fn, _):
+            return _NAMES.get(fn, "b_x")
+    return "b_x"
+
+
+_NAMES: dict[str, str] = {
+    "cos_turns": "b_cos",
+    "sin_turns": "b_sin",
+    "cos": "b_cos",
+    "sin": "b_sin",
+    "tanh": "b_tanh",
+    "sigmoid": "b_sigmoid",
+    "exp": "b_exp",
+    "log": "b_log",
+    "log1p": "b_log",
+    "**": "b_power",
+    "where": "b_choice",
+    "-": "b_difference",
+    "+": "b_total",
+    "*": "b_product",
+    "/": "b_quotient",
+    "relu": "b_relu",
+    "neg": "b_negative",
+}
+

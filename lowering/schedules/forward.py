@@ -1,0 +1,214 @@
+"""The forward schedule: a tile of queries stays, the keys it sees stream by, the row statistics are carried.
+
+    softmax        m' = max(m, max_j s_ij);  c = e^(m - m');  l = c l + sum_j e^(s_ij - m');  o = c o + sum_j e^(s_ij - m') v_j
+    weighted_sum   o = o + sum_j w_ij v_j
+    ratio          o = c o + sum_j n_ij v_j;  d = c d + sum_j d_ij      (c = 1 where no exponent is carried)
+
+Everything of the softmax is in units of log 2. The stored log-sum-exp is natural and holds the row term.
+"""
+
+import math
+
+from gnomon.lowering import tile
+from gnomon.lowering.build import Block
+from gnomon.lowering.core import Attention, Read
+from gnomon.lowering.passes.fold_log2e import LOG2E, fold_log2e
+from gnomon.lowering.schedules.formula import PairTile
+from gnomon.lowering.schedules.frame import Frame, Side, scalar
+from gnomon.lowering.schedules.masks import visible
+from gnomon.lowering.schedules.ranges import Ranges, Stationary
+from gnomon.lowering.tile import Cast, Dot, Full, Kernel, Number, Reduce, Ref, Store, Tensor, Type
+
+LN2 = math.log(2.0)
+MINUS_INFINITY = Number(float("-inf"))
+BM, BN = Ref("BM", Type("i32")), Ref("BN", Type("i32"))
+
+
+def forward(attention: Attention, *, packed: bool = False) -> Kernel:
+    """The kernel [name]_fwd: outputs o and the row statistics of the normaliser."""
+    return _Forward(attention, packed=packed).build()
+
+
+class _Forward:
+    def __init__(self, attention: Attention, *, packed: bool) -> None:
+        self.a = attention
+        self.frame = Frame(attention, "row", packed=packed)
+        self.b: Block = self.frame.block
+
+    def build(self) -> Kernel:
+        b, frame = self.b, self.frame
+        frame.open()
+        first = b.let("i_r", b.op("*", _long_rows_first(b), BM), "long rows first")
+        if frame.packed:
+            b.add(tile.ExitIf(b.op(">=", first, scalar("T_q"))))
+        row = frame.side("row", first)
+        self.row = row
+        b.blank()
+        frame.settle_constants()
+        frame.settle(row)
+        self.carry()
+        b.blank()
+        self.stream_keys(first)
+        b.blank()
+        extra = self.finish()
+        return frame.kernel("fwd", self.a.name, extra, "NM")
+
+    # -- carried state
+
+    def carry(self) -> None:
+        b, rows = self.b, ("BM",)
+        if self.a.normaliser == "softmax":
+            top: tile.Expr = Full(float("-inf"), Type("f32", rows))
+            start = 0.0
+            if self.a.sink is not None:
+                top, start = self._sink(), 1.0
+            self.top = b.let("b_m", top, "running maximum and sum")
+            self.total = b.let("b_l", Full(start, Type("f32", rows)))
+        elif self.a.normaliser == "ratio":
+            if self.a.exponent is not None:
+                self.top = b.let("b_m", Full(0.0, Type("f32", rows)), "running maximum and sum")
+            self.total = b.let("b_d", Full(0.0, Type("f32", rows)))
+        self.acc = b.let("b_o", Full(0.0, Type("f32", ("BM", "BV"))))
+
+    def _sink(self) -> tile.Expr:
+        """The sink's logit as the first maximum, in the units of the carried logits."""
+        assert self.a.sink is not None
+        b = self.b
+        pair = self._lines()
+        sink = pair.value(Read(self.a.sink))
+        if self.a.row_term is not None:
+            sink = b.op("-", sink, pair.value(self.a.row_term))
+        return b.op("+", Full(0.0, Type("f32", ("BM",))), b.op("*", sink, LOG2E))
+
+    def _lines(self) -> PairTile:
+        """Row values outside the loop over keys."""
+        return PairTile(self.frame, self.row, self.row, {})
+
+    # -- the loop over keys
+
+    def stream_keys(self, first: Ref) -> None:
+        b = self.b
+        begin = b.let("p_first", b.op("+", first, self.frame.shift)) if not self._alone() else first
+        end = b.op("+", begin, BM)
+        tile_rows = Stationary("row", begin, end, scalar("T_k"), Number(0, "i32"))
+        ranges = Ranges(b, tile_rows, BN)
+        for start, stop, masked in ranges.loops(self.a.mask):
+            b.remark("edge tiles: pairs are masked" if masked else "tiles that every row sees whole")
+            with b.loop("i_c", start, stop, BN) as i_c:
+                self.step(self.frame.side("column", i_c), masked=masked)
+
+    def _alone(self) -> bool:
+        return self.a.mask.rule == "everything"
+
+    def step(self, column: Side, *, masked: bool) -> None:
+        row_max = {"row_max": self.top} if self.a.exponent is not None else {}
+        pair = PairTile(self.frame, self.row, column, row_max)
+        if self.a.normaliser == "softmax":
+            self.softmax_step(pair, masked=masked)
+        elif self.a.normaliser == "weighted_sum":
+            weight = self._shown(pair, pair.value(self.a.weight), masked=masked, hidden=Number(0.0))
+            self.accumulate(pair, weight, None)
+        else:
+            self.ratio_step(pair, masked=masked)
+
+    def _shown(self, pair: PairTile, x: tile.Expr, *, masked: bool, hidden: Number) -> tile.Expr:
+        condition = visible(self.a.mask, pair, rows_end=False) if masked else None
+        return x if condition is None else self.b.op("where", condition, x, hidden)
+
+    def softmax_step(self, pair: PairTile, *, masked: bool) -> None:
+        b = self.b
+        logit = fold_log2e(self.a.weight)
+        pair.announce([logit])
+        shown = self._shown(pair, pair.value(logit), masked=masked, hidden=MINUS_INFINITY)
+        score = b.let("b_logit", _tile(b, shown, pair.shape))
+        top = b.let("b_m_new", b.op("maximum", self.top, Reduce("max", score, "BN")))
+        # a row that has seen no key yet has maximum -inf: measure it from 0
+        base = b.let("b_base", b.op("where", b.op("==", top, MINUS_INFINITY), 0.0, top))
+        p = b.let("b_p", b.op("exp2", b.op("-", score, base)))
+        shrink = b.let("b_c", b.op("exp2", b.op("-", self.top, base)))
+        b.set(self.total, b.op("+", b.op("*", self.total, shrink), Reduce("sum", p, "BN")))
+        b.set(self.top, top)
+        self.accumulate(pair, p, shrink)
+
+    def ratio_step(self, pair: PairTile, *, masked: bool) -> None:
+        b, shrink = self.b, None
+        assert self.a.denominator is not None
+        if self.a.exponent is not None:
+            x = self._shown(pair, pair.value(self.a.exponent), masked=masked, hidden=MINUS_INFINITY)
+            exponent = b.let("b_exponent", _tile(b, x, pair.shape))
+            top = b.let("b_m_new", b.op("maximum", self.top, Reduce("max", exponent, "BN")))
+            shrink = b.let("b_c", b.op("exp", b.op("-", self.top, top)))
+            b.set(self.top, top)
+        pair.announce([self.a.weight, self.a.denominator])
+        weight = pair.value(self.a.weight)
+        divisor = pair.value(self.a.denominator)
+        condition = visible(self.a.mask, pair, rows_end=False) if masked else None
+        if condition is not None:
+            shown = b.let("b_visible", condition)
+            weight = b.op("where", shown, weight, 0.0)
+            divisor = b.op("where", shown, divisor, 0.0)
+        kept = self.total if shrink is None else b.op("*", self.total, shrink)
+        divisor = _tile(b, divisor, pair.shape)
+        b.set(self.total, b.op("+", kept, Reduce("sum", divisor, "BN")))
+        self.accumulate(pair, weight, shrink)
+
+    def accumulate(self, pair: PairTile, weight: tile.Expr, shrink: tile.Expr | None) -> None:
+        b = self.b
+        v = b.let("b_v", pair.column.matrix(self.frame.v, self.frame.kv, "DV", "BV"), "[BN, BV]")
+        weight = _tile(b, weight, pair.shape)
+        if not isinstance(weight, Ref):
+            weight = b.let("b_w", weight)
+        kept: tile.Expr = self.acc if shrink is None else b.op("*", self.acc, shrink)
+        b.set(self.acc, b.op("+", kept, Dot(Cast(weight, "io"), v)))
+
+    # -- results
+
+    def finish(self) -> list[Tensor]:
+        b, frame, row = self.b, self.frame, self.row
+        o = Tensor("o", ("batch", "time_q", "head", "DV"), "f32", "out")
+        result: tile.Expr = self.acc
+        stats: list[tuple[Tensor, tile.Expr]] = []
+        if self.a.normaliser == "softmax":
+            empty = b.op("==", self.total, 0.0)
+            whole = b.let("b_whole", b.op("where", empty, 1.0, self.total), "a row without keys gives 0")
+            result = b.op("/", self.acc, whole)
+            lse = b.op("*", b.op("+", self.top, b.op("log2", self.total)), LN2)
+            lse = b.op("where", empty, MINUS_INFINITY, lse)
+            if self.a.row_term is not None:
+                lse = b.op("+", lse, self._lines().value(self.a.row_term))
+            stats.append((frame.statistic("lse", "out"), lse))
+        elif self.a.normaliser == "ratio":
+            stats.append((frame.statistic("den", "out"), self.total))
+            if self.a.exponent is not None:
+                stats.append((frame.statistic("row_max", "out"), self.top))
+            whole = b.let("b_whole", bounded(b, self.total, self.a, self.top if stats[1:] else None))
+            empty = b.op("==", whole, 0.0)
+            result = b.op("/", self.acc, b.op("where", empty, 1.0, whole))
+        index = row.matrix(o, frame.h, "DV", "BV")
+        b.add(Store(o, index.index, result, index.limits))
+        for tensor, value in stats:
+            at = row.vector(tensor, frame.h)
+            b.add(Store(tensor, at.index, value, at.limits))
+        return [o, *(tensor for tensor, _ in stats)]
+
+
+def bounded(b: Block, total: tile.Expr, a: Attention, row_max: tile.Expr | None) -> tile.Expr:
+    """max(|sum d|, at_least), in the units of the carried sum."""
+    size = b.op("abs", total)
+    if a.at_least == 0:
+        return size
+    bound: tile.Expr = Number(float(a.at_least))
+    if row_max is not None:
+        bound = b.op("*", bound, b.op("exp", b.op("neg", row_max)))
+    return b.op("maximum", size, bound)
+
+
+def _long_rows_first(b: Block) -> tile.Expr:
+    return b.op("-", b.op("-", scalar("NM"), 1), scalar("i_m"))
+
+
+def _tile(b: Block, x: tile.Expr, shape: tuple[str, ...]) -> tile.Expr:
+    """A value of every pair: formulas without a dot may vary along one axis only."""
+    if tile.type_of(x).shape == shape:
+        return x
+    return b.op("+", Full(0.0, Type("f32", shape)), x)

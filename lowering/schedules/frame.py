@@ -1,0 +1,258 @@
+"""What every kernel of an attention has in common: parameters, program indices, lengths, the two sides of a pair."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gnomon.dsl.nodes import Width
+from gnomon.lowering.build import Block
+from gnomon.lowering.core import Attention, Stream
+from gnomon.lowering.tile import (
+    Arange,
+    Cast,
+    DType,
+    Expr,
+    Kernel,
+    Load,
+    Number,
+    Ref,
+    Scalar,
+    Tensor,
+    Tunable,
+    Type,
+    type_of,
+)
+
+Place = Literal["row", "column"]
+ZERO = Number(0, "i32")
+_TIME = {"row": "time_q", "column": "time_k"}
+_EXTENT = {"row": "BM", "column": "BN"}
+_HEAD_AXIS = {"Head": "head", "KVHead": "kv_head", None: "one"}
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """The names of the symbolic widths of an attention: D0, D1, ... of dots, E0, ... of channel sums."""
+
+    dots: tuple[Width, ...]
+    vectors: tuple[Width, ...]
+
+    @staticmethod
+    def of(attention: Attention) -> "Widths":
+        dots = dict.fromkeys(s.axes[0] for s in attention.streams if s.role == "dot")
+        vectors = dict.fromkeys(s.axes[0] for s in attention.streams if s.role == "vector")
+        return Widths(tuple(dots), tuple(vectors))
+
+    def axes(self, stream: Stream) -> tuple[str, ...]:
+        """The names of a stream's own axes, behind batch, time and head."""
+        if stream.role == "dot":
+            return (f"D{self.dots.index(stream.axes[0])}",)
+        if stream.role == "vector":
+            return (f"E{self.vectors.index(stream.axes[0])}",)
+        if stream.role == "table":
+            if len(stream.axes) == 1:
+                return (f"N_{stream.name}",)
+            return tuple(f"N_{stream.name}_{n}" for n in range(len(stream.axes)))
+        return ()
+
+
+def scalar(name: str, dtype: DType = "i32") -> Ref:
+    return Ref(name, Type(dtype))
+
+
+class Frame:
+    """One kernel under construction."""
+
+    def __init__(self, attention: Attention, stationary: Place, *, packed: bool) -> None:
+        self.attention, self.stationary, self.packed = attention, stationary, packed
+        order = ("BM", "BN") if stationary == "row" else ("BN", "BM")
+        self.block = Block(order)
+        self.widths = Widths.of(attention)
+        self.tensors = {s.name: self._tensor(s) for s in attention.streams if s.role != "host"}
+        self.v = Tensor("v", ("batch", "time_k", "kv_head", "DV"), "io", "in", "values")
+        self.constants: dict[str, Expr] = {}
+        self.h, self.kv = scalar("i_h"), scalar("i_kv")
+
+    # -- parameters
+
+    def _tensor(self, stream: Stream) -> Tensor:
+        head = _HEAD_AXIS[stream.heads]
+        own = self.widths.axes(stream)
+        if stream.place == "constant":
+            return Tensor(stream.name, (head, *own), stream.dtype, "in")
+        axes = ("batch", _TIME[stream.place], head, *own)
+        return Tensor(stream.name, axes, stream.dtype, "in")
+
+    def gradient(self, stream: Stream) -> Tensor:
+        """Where the gradient of a stream goes; zeroed before where the kernel only adds to entries."""
+        own = self.widths.axes(stream)
+        mode: Literal["out", "inout"] = "out"
+        if stream.role == "table":
+            own, mode = ("*".join(own),), "inout"
+        name = f"d_{stream.name}"
+        if stream.place == "constant":
+            return Tensor(name, ("sequence", "block", "head", *own), "f32", mode)
+        head = "head" if stream.place == "row" or stream.heads == "Head" else "kv_head"
+        return Tensor(name, ("batch", _TIME[stream.place], head, *own), "f32", mode)
+
+    def statistic(self, name: str, mode: Literal["in", "out"]) -> Tensor:
+        return Tensor(name, ("batch", "time_q", "head"), "f32", mode)
+
+    def kernel(self, suffix: str, doc: str, extra: list[Tensor], counted: str) -> Kernel:
+        """The finished kernel; `counted` is the name of its number of blocks (NM or NN)."""
+        offsets = [Tensor(f"cu_seqlens_{x}", ("offset",), "i32", "in") for x in "qk"]
+        hosts = [Scalar(s.name, "f32") for s in self.attention.streams if s.role == "host"]
+        lengths = [] if self.packed else [Scalar("T_q", "i32"), Scalar("T_k", "i32")]
+        counts = [Scalar(x, "i32") for x in ("H", "G", counted)]
+        padded = self._padded()
+        sizes = dict.fromkeys(size for _, size in padded)
+        for stream in self.attention.streams:
+            if stream.role == "table":
+                sizes.update(dict.fromkeys(self.widths.axes(stream)))
+        params = (
+            *(offsets if self.packed else []),
+            *self.tensors.values(),
+            self.v,
+            *extra,
+            *lengths,
+            *counts,
+            *hosts,
+            *(Scalar(size, "i32") for size in sizes),
+            Tunable("BM"),
+            Tunable("BN"),
+            *(Tunable(name) for name, _ in padded),
+        )
+        heads = scalar("H") if self.stationary == "row" else self.block.op("//", scalar("H"), scalar("G"))
+        outer = "i_h" if self.stationary == "row" else "i_kv"
+        which = ("i_m" if self.stationary == "row" else "i_n", scalar(counted))
+        grid = (which, (outer, heads), ("i_s" if self.packed else "i_b", scalar("B")))
+        name = f"{self.attention.name}_{suffix}"
+        return Kernel(name, doc, params, grid, tuple(self.block.body), self.block.order, padded)
+
+    def _padded(self) -> tuple[tuple[str, str], ...]:
+        pairs = [(f"BD{n}", f"D{n}") for n in range(len(self.widths.dots))]
+        pairs += [("BV", "DV")]
+        return (*pairs, *((f"BE{n}", f"E{n}") for n in range(len(self.widths.vectors))))
+
+    # -- opening: where this program stands
+
+    def open(self) -> None:
+        """Lengths and offsets of this program's sequence; T_q, T_k, bos_q, bos_k, eos_q, eos_k, shift."""
+        b = self.block
+        self.batch: Expr = ZERO if self.packed else scalar("i_b")
+        self.sequence = scalar("i_s") if self.packed else scalar("i_b")
+        if self.packed:
+            for x in "qk":
+                cu = Tensor(f"cu_seqlens_{x}", ("offset",), "i32", "in")
+                b.let(f"bos_{x}", Load(cu, (self.sequence,), (None,)))
+                b.let(f"eos_{x}", Load(cu, (b.op("+", self.sequence, 1),), (None,)))
+                b.let(f"T_{x}", b.op("-", scalar(f"eos_{x}"), scalar(f"bos_{x}")))
+        if self.stationary == "row":
+            b.let("i_kv", b.op("//", self.h, scalar("G")))
+        self.shift = b.let("shift", b.op("-", scalar("T_k"), scalar("T_q")), "query r stands at r + shift")
+
+    def length(self, place: Place) -> Ref:
+        return scalar("T_q" if place == "row" else "T_k")
+
+    def settle(self, side: "Side") -> None:
+        """Load what a side and the head give now, before any loop; what is not used is removed later."""
+        for stream in self.attention.streams:
+            if stream.place == side.place and stream.role in ("dot", "scalar"):
+                side.load(stream)
+            elif stream.place == side.place == "row" and stream.role == "prefix":
+                side.first_of(stream)
+
+    def settle_constants(self) -> None:
+        """Load the parameters of the current head."""
+        for stream in self.attention.streams:
+            if stream.place == "constant" and stream.role == "scalar":
+                self.constant(stream)
+
+    def head_of(self, stream: Stream) -> Expr:
+        """The index on a stream's head axis."""
+        return {"Head": self.h, "KVHead": self.kv, None: ZERO}[stream.heads]
+
+    def side(self, place: Place, first: Expr) -> "Side":
+        return Side(self, place, first)
+
+    def constant(self, stream: Stream) -> Expr:
+        """A parameter of this head, loaded once for a program (or for a head of the group)."""
+        if stream.role == "host":
+            return scalar(stream.name, "f32")
+        if stream.name not in self.constants:
+            index, limits = (self.head_of(stream),), (None,)
+            self.constants[stream.name] = self.block.let(
+                f"b_{stream.name}", Load(self.tensors[stream.name], index, limits)
+            )
+        return self.constants[stream.name]
+
+
+class Side:
+    """The tile of queries, or of keys: offsets, positions, and the loads of its streams."""
+
+    def __init__(self, frame: Frame, place: Place, first: Expr) -> None:
+        b, letter = frame.block, "m" if place == "row" else "n"
+        self.frame, self.place, self.first = frame, place, first
+        self.extent = _EXTENT[place]
+        self.offsets = b.let(f"o_{letter}", b.op("+", first, Arange(self.extent)))
+        self.length: Expr = frame.length(place)
+        self.times: Expr = self.offsets
+        self.limit: Expr = self.length
+        if frame.packed:
+            bos, self.limit = scalar(f"bos_{'q' if place == 'row' else 'k'}"), scalar(
+                f"eos_{'q' if place == 'row' else 'k'}"
+            )
+            self.times = b.let(f"t_{letter}", b.op("+", bos, self.offsets))
+        self.loaded: dict[str, Expr] = {}
+        # keys count from 0, queries end with the keys
+        self.positions: Expr = self.offsets
+        if place == "row":
+            self.positions = b.let("p_m", b.op("+", self.offsets, frame.shift))
+
+    def load(self, stream: Stream) -> Expr:
+        """A stream's tile: [extent] of scalars or [extent, width] of vectors."""
+        if stream.name not in self.loaded:
+            name = f"b_{stream.name}"
+            self.loaded[stream.name] = self.frame.block.let(name, self._load(stream), self._shape(stream))
+        return self.loaded[stream.name]
+
+    def anchored(self, stream: Stream, anchor: Expr) -> Expr:
+        """A prefix sum minus its anchor, rounded to f32 only then."""
+        if stream.name not in self.loaded:
+            difference = self.frame.block.op("-", self._load(stream), anchor)
+            self.loaded[stream.name] = self.frame.block.let(f"b_{stream.name}", Cast(difference, "f32"))
+        return self.loaded[stream.name]
+
+    def first_of(self, stream: Stream) -> Expr:
+        """The value at the first line of the tile."""
+        key = f"{stream.name}@first"
+        if key not in self.loaded:
+            index = self.first
+            if self.frame.packed:
+                index = self.frame.block.op("+", scalar("bos_q"), self.first)
+            value = Load(
+                self.frame.tensors[stream.name],
+                (self.frame.batch, index, self.frame.head_of(stream)),
+                (None, None, None),
+            )
+            self.loaded[key] = self.frame.block.let(f"anchor_{stream.name}", value)
+        return self.loaded[key]
+
+    def matrix(self, tensor: Tensor, head: Expr, width: str, padded: str) -> Load:
+        """[extent, padded] of a tensor [batch, time, head, width]."""
+        index = (self.frame.batch, self.times, head, Arange(padded))
+        return Load(tensor, index, (None, self.limit, None, scalar(width)))
+
+    def vector(self, tensor: Tensor, head: Expr, fill: float = 0.0) -> Load:
+        return Load(tensor, (self.frame.batch, self.times, head), (None, self.limit, None), fill)
+
+    def _load(self, stream: Stream) -> Load:
+        tensor, head = self.frame.tensors[stream.name], self.frame.head_of(stream)
+        if stream.role == "dot":
+            (width,) = self.frame.widths.axes(stream)
+            return self.matrix(tensor, head, width, f"B{width}")
+        return self.vector(tensor, head, 0 if stream.dtype == "i32" else 0.0)
+
+    def _shape(self, stream: Stream) -> str:
+        shape = type_of(self._load(stream)).shape
+        return f"[{', '.join(shape)}]" if stream.role == "dot" else ""
+
