@@ -31,14 +31,24 @@ class Order:
         below = frozenset({node}).union(*(self.below[c] for c in children))
         self.below[node] = below
         ranks = sorted({self.rank.get(x.name, 0) for x in below if isinstance(x, Input)})
-        own = (getattr(node, f.name) for f in fields(node) if f.name not in ("where", "_hash"))
-        label = " ".join([type(node).__name__, *(_label(x) for x in own)])
         keys = (self.keys[c] for c in children)
-        return (tuple(ranks) or (len(self.rank),), len(below), label, len(children), *keys)
+        return (
+            tuple(ranks) or (len(self.rank),),
+            len(below),
+            own_label(node),
+            len(children),
+            *keys,
+        )
+
+
+def own_label(node: Node) -> str:
+    """What a node is apart from its children, which are dots: Apply str + (. .)."""
+    own = (getattr(node, f.name) for f in fields(node) if f.name not in ("where", "_hash"))
+    return " ".join([type(node).__name__, *(_label(x) for x in own)])
 
 
 def _label(item: object) -> str:
-    """What a field adds to the order where it is no node; the nodes follow as keys."""
+    """A field; nodes are told by what follows, the keys or the numbers of the children."""
     if isinstance(item, Node):
         return "."
     if isinstance(item, tuple):

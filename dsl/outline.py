@@ -7,7 +7,7 @@ names are told apart by the inputs, then by the slices that they are made of, th
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gnomon.dsl.algebra import is_distance, is_host
@@ -123,6 +123,10 @@ def _uses(variant: Variant) -> Counter[Node]:
 def _break_long(node: Expr, chosen: set[Expr]) -> None:
     """Give parts of a line that is too long lines of their own, the longest that fits first."""
     short = dict.fromkeys(chosen, SHORT)
+    if isinstance(node, Dot) and len(Speller(short).line(node)) > LONGEST:
+        sides = {x for x in (_read(node.a), _read(node.b)) if not is_plain(x)}
+        chosen |= sides  # both alike, so that a reader can compare them
+        short |= dict.fromkeys(sides, SHORT)
     while node in chosen and len(Speller(short).line(node)) > LONGEST:
         parts = [n for n in _inline(node, chosen) if not is_plain(n)]
         lengths = {n: len(Speller(short).line(n)) for n in parts}
@@ -152,28 +156,35 @@ def _worth(node: Expr, uses: Counter[Node], roles: dict[Expr, str], users: dict[
 
 
 def _roles(variant: Variant, nodes: Iterable[Expr]) -> dict[Expr, str]:
-    """The role that a value has for the one who uses it."""
-    roles: dict[Expr, str] = {}
+    """The role that a value has for the one who uses it; the first user decides."""
+    roles: dict[Expr, str] = {variant.output: "output"}
     for node in nodes:
-        match node:
-            case Softmax(logit, _, _) | StickBreaking(logit, _, _):
-                roles.setdefault(logit, "logit")
-            case WeightedSum(weight, _):
-                roles.setdefault(weight, "weight")
-            case Ratio(above, below, _, _):
-                roles.setdefault(above, "numerator")
-                roles.setdefault(below, "denominator")
-            case Dot(_, _, Expr() as through):
-                roles.setdefault(through, "step")
-            case Rotation(angle, _):
-                roles.setdefault(angle.x if isinstance(angle, At) else angle, "angle")
-            case Diagonal(log, _):
-                roles.setdefault(log, "log_factor")
-    for node, role in list(roles.items()):
-        if isinstance(node, Dot) and role in ("logit", "weight"):
-            roles[node] = "score"
-    roles[variant.output] = "output"
+        for part, role in _parts(node):
+            is_score = isinstance(part, Dot) and role in ("logit", "weight")
+            roles.setdefault(part, "score" if is_score else role)
     return roles
+
+
+def _parts(node: Expr) -> Iterator[tuple[Expr, str]]:
+    match node:
+        case Softmax(logit, _, _) | StickBreaking(logit, _, _):
+            yield logit, "logit"
+        case WeightedSum(weight, _):
+            yield weight, "weight"
+        case Ratio(above, below, _, _):
+            yield from ((above, "numerator"), (below, "denominator"))
+        case Dot(a, b, through):
+            if _read(a) != _read(b):
+                yield from ((_read(a), "query_side"), (_read(b), "key_side"))
+            if through is not None:
+                yield through, "step"
+        case Rotation(angle, _):
+            yield _read(angle), "angle"
+
+
+def _read(x: Expr) -> Expr:
+    """What is read."""
+    return x.x if isinstance(x, At) else x
 
 
 def _role(node: Expr) -> str:
