@@ -23,7 +23,7 @@ def apply(fn: str, args: list[Tensor]) -> Tensor:
 def _guarded(fn: Callable[..., Tensor], args: list[Tensor]) -> Tensor:
     if not any(x.requires_grad for x in args):
         return fn(*args)
-    result: Tensor = _ZeroStaysZero.apply(fn, *torch.broadcast_tensors(*args))
+    result: Tensor = _ZeroStaysZero.apply(fn, *torch.broadcast_tensors(*args))  # type: ignore[no-untyped-call]
     return result
 
 

@@ -67,7 +67,8 @@ def rotation(angle: Tensor, layout: str) -> Tensor:
 def exponential(x: Tensor) -> Tensor:
     """The matrix exponential; torch's own derivative wants one axis before the matrix."""
     flat = x.double().flatten(0, -3)
-    return torch.linalg.matrix_exp(flat).reshape(x.shape)
+    result: Tensor = torch.linalg.matrix_exp(flat)
+    return result.reshape(x.shape)
 
 
 def collapsed(values: Values, node: Expr, place: Place) -> Tensor:
@@ -153,7 +154,8 @@ def _power(values: Values, node: Expr, step: float) -> Tensor:
             return exponential(step * collapsed(values, node.x, "constant"))
         case _ if step == int(step):
             whole = collapsed(values, node, "constant").double()
-            return torch.linalg.matrix_power(whole, int(step))
+            result: Tensor = torch.linalg.matrix_power(whole, int(step))
+            return result
         case _:
             raise InputError(
                 "positions", "integers, because a matrix is raised to their difference", f"{step}"

@@ -139,13 +139,12 @@ def _positions(
     variant: Variant, given: Positions | None, sizes: dict[str, int]
 ) -> dict[str | None, Tensor] | None:
     """The positions by coordinate, each [batch, time_k], or None for 0, 1, 2, ..."""
-    wanted = coordinates(variant)
-    names = [name for name in wanted if name is not None]
+    names = [name for name in coordinates(variant) if name is not None]
     if isinstance(given, Tensor):
         found: dict[str | None, Tensor] = {None: given}
         came = "one tensor"
     else:
-        found = {name: tensor for name, tensor in (given or {}).items()}
+        found = {**(given or {})}
         came = f"the coordinates {', '.join(map(str, found))}" if found else "none"
     missing = [name for name in names if name not in found]
     extra = [name for name in found if name is not None and name not in names]
@@ -155,8 +154,6 @@ def _positions(
     for name, tensor in found.items():
         label = "positions" if name is None else f"positions[{name!r}]"
         _check_positions(label, tensor, sizes)
-    if given is not None and None not in found and None in wanted:
-        return found
     return found or None
 
 

@@ -41,7 +41,8 @@ def talking_heads(q, k, w: Param[Entry, Entry]):
 )
 def entmax(q, k):
     "max((alpha - 1) s_ij - tau_i, 0)^(1 / (alpha - 1)),  tau_i so that a row sums to 1"
-    return gn.entmax(gn.dot(q, k) * gn.rsqrt_dim(q), alpha=1.5, mask=gn.causal())
+    score = gn.dot(q, k) * gn.rsqrt_dim(q)
+    return gn.entmax(score, alpha=1.5, mask=gn.causal())  # type: ignore[attr-defined]
 
 
 @REFUSED.refused(73, "Leviathan et al. 2024 (selective attention), arXiv 2410.02703")

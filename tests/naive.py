@@ -84,14 +84,21 @@ def omega(d: int, base: float = 10000.0) -> Array:
     return np.array([base ** (-2 * c / d) for c in range(d // 2)])
 
 
-def turned(q: Array, k: Array, v: Array, angle: Array, factor: float = 1.0) -> Array:
+def turned(
+    q: Array,
+    k: Array,
+    v: Array,
+    angle: Array,
+    sees: Callable[[int, int], bool] = causal,
+    factor: float = 1.0,
+) -> Array:
     """Both sides turned by the angle of their token, [time, d / 2]."""
 
     def score(i: int, j: int) -> float:
         left, right = half_turn(q[i], angle[i]), half_turn(k[j], angle[j])
         return float(left @ right) * factor / math.sqrt(q.shape[1])
 
-    return softmax(score, v)
+    return softmax(score, v, sees)
 
 
 # ---- ordered products
@@ -173,6 +180,27 @@ def ordered_rotations(q: Array, k: Array, v: Array, p: Array, **_: Any) -> Array
     return softmax(lambda i, j: score(i, j) / math.sqrt(q.shape[1]), v)
 
 
+# ---- positions added to the token
+
+
+def absolute(q: Array, k: Array, v: Array, p: Array, w_q: Array, w_k: Array) -> Array:
+    return plain(q + p @ w_q, k + p @ w_k, v)
+
+
+def sinusoidal(q: Array, k: Array, v: Array, w_q: Array, w_k: Array, **_: Any) -> Array:
+    angle = np.arange(len(q))[:, None] * omega(len(w_q))
+    return absolute(q, k, v, np.concatenate([np.sin(angle), np.cos(angle)], 1), w_q, w_k)
+
+
+def learned_absolute(
+    q: Array, k: Array, v: Array, table: Array, w_q: Array, w_k: Array, **_: Any
+) -> Array:
+    return absolute(q, k, v, table[: len(q)], w_q, w_k)
+
+
+nope = plain
+
+
 # ---- linear forms, by their recurrences
 
 
@@ -212,6 +240,16 @@ def gla(q: Array, k: Array, v: Array, log_g: Array, **_: Any) -> Array:
 def ssd(q: Array, k: Array, v: Array, dt: Array, a: Array, **_: Any) -> Array:
     steps = [math.exp(a * step) * np.eye(q.shape[1]) for step in dt]
     return recurrence(q, v, dt[:, None] * k, steps)
+
+
+def delta_product_linear(q: Array, k: Array, v: Array, w: Array, beta: Array, **_: Any) -> Array:
+    steps = []
+    for s in range(len(w)):
+        step = np.eye(q.shape[1])
+        for r in range(w.shape[1]):
+            step = (np.eye(q.shape[1]) - beta[s, r] * np.outer(w[s, r], w[s, r])) @ step
+        steps.append(step)
+    return recurrence(q, v, k, steps)
 
 
 def retention(q: Array, k: Array, v: Array, h: int, **_: Any) -> Array:
@@ -294,6 +332,10 @@ def alibi(q: Array, k: Array, v: Array, h: int, H: int, **_: Any) -> Array:  # n
     return biased(q, k, v, lambda i, j: -slope * (i - j))
 
 
+def alibi_learned(q: Array, k: Array, v: Array, slope: float, **_: Any) -> Array:
+    return biased(q, k, v, lambda i, j: -slope * (i - j))
+
+
 def kerple_log(q: Array, k: Array, v: Array, r1: float, r2: float, **_: Any) -> Array:
     return biased(q, k, v, lambda i, j: -r1 * math.log(1 + r2 * (i - j)))
 
@@ -335,6 +377,11 @@ def fire(
 def grape_a(q: Array, k: Array, v: Array, u: Array, omega: float, **_: Any) -> Array:
     root = math.sqrt(q.shape[1])
     return biased(q, k, v, lambda i, j: -(i - j) * omega * softplus(u @ k[j] / root))
+
+
+def grape_a_query(q: Array, k: Array, v: Array, u: Array, omega: float, **_: Any) -> Array:
+    root = math.sqrt(q.shape[1])
+    return biased(q, k, v, lambda i, j: -(i - j) * omega * softplus(u @ q[i] / root))
 
 
 def grape_ap(q: Array, k: Array, v: Array, p: Array, slope: float, **_: Any) -> Array:
@@ -437,6 +484,22 @@ def rope_partial(q: Array, k: Array, v: Array, **_: Any) -> Array:
     return softmax(score, v)
 
 
+def p_rope(q: Array, k: Array, v: Array, **_: Any) -> Array:
+    w = omega(q.shape[1])
+    w[3 * len(w) // 4 :] = 0
+    return turned(q, k, v, np.arange(len(q))[:, None] * w)
+
+
+def rope_interpolated(q: Array, k: Array, v: Array, **_: Any) -> Array:
+    return turned(q, k, v, np.arange(len(q))[:, None] / 4 * omega(q.shape[1], 500000.0))
+
+
+def rope_dynamic_ntk(q: Array, k: Array, v: Array, **_: Any) -> Array:
+    d = q.shape[1]
+    s = 4 * len(q) / 5 - 3  # longer than the 5 trained tokens
+    return turned(q, k, v, np.arange(len(q))[:, None] * omega(d, 10000.0 * s ** (d / (d - 2))))
+
+
 def rope_ntk(q: Array, k: Array, v: Array, **_: Any) -> Array:
     d = q.shape[1]
     return turned(q, k, v, np.arange(len(q))[:, None] * omega(d, 10000.0 * 4.0 ** (d / (d - 2))))
@@ -449,7 +512,7 @@ def yarn(q: Array, k: Array, v: Array, scale: float = 16.0, **_: Any) -> Array:
         keep = 0.0 if turns < 1 else 1.0 if turns > 32 else (turns - 1) / (32 - 1)
         angles.append((1 - keep) * w / scale + keep * w)
     temperature = (0.1 * math.log(scale) + 1) ** 2
-    return turned(q, k, v, np.arange(len(q))[:, None] * np.array(angles), temperature)
+    return turned(q, k, v, np.arange(len(q))[:, None] * np.array(angles), factor=temperature)
 
 
 def yarn_by_plane(q: Array, k: Array, v: Array, scale: float = 16.0, **_: Any) -> Array:
@@ -459,7 +522,7 @@ def yarn_by_plane(q: Array, k: Array, v: Array, scale: float = 16.0, **_: Any) -
     ramp = np.clip((np.arange(d // 2) - low) / max(high - low, 0.001), 0, 1)
     angles = omega(d) / scale * ramp + omega(d) * (1 - ramp)
     temperature = (0.1 * math.log(scale) + 1) ** 2
-    return turned(q, k, v, np.arange(len(q))[:, None] * angles, temperature)
+    return turned(q, k, v, np.arange(len(q))[:, None] * angles, factor=temperature)
 
 
 def rerope(q: Array, k: Array, v: Array, **_: Any) -> Array:
@@ -518,6 +581,24 @@ def pope(q: Array, k: Array, v: Array, delta: Array, **_: Any) -> Array:
     return softmax(score, v)
 
 
+def comrope(q: Array, k: Array, v: Array, place: Array, skews: list[Array]) -> Array:
+    def score(i: int, j: int) -> float:
+        away = place[i] - place[j]
+        turn = expm(away[0] * skews[0] + away[1] * skews[1])
+        return float(q[i] @ turn @ k[j]) / math.sqrt(q.shape[1])
+
+    return softmax(score, v, everything)
+
+
+def liere(q: Array, k: Array, v: Array, place: Array, skews: list[Array]) -> Array:
+    turns = [expm(y * skews[0] + x * skews[1]) for y, x in place]
+
+    def score(i: int, j: int) -> float:
+        return float((q[i] @ turns[i]) @ (k[j] @ turns[j])) / math.sqrt(q.shape[1])
+
+    return softmax(score, v, everything)
+
+
 def grape_m(q: Array, k: Array, v: Array, a: Array, b: Array, omega: float, **_: Any) -> Array:
     plane = np.outer(a, b) - np.outer(b, a)
 
@@ -556,6 +637,24 @@ def wall(q: Array, k: Array, v: Array, log_g: Array, **_: Any) -> Array:
         return float((q[i] * k[j]) @ np.exp(between(log_g, i, j))) / math.sqrt(q.shape[1])
 
     return softmax(score, v)
+
+
+def fope(q: Array, k: Array, v: Array, mix_cos: Array, mix_sin: Array, **_: Any) -> Array:
+    n = q.shape[1] // 2
+
+    def turn(x: Array, t: int) -> Array:
+        c, s = np.cos(t * omega(2 * n)) @ mix_cos, np.sin(t * omega(2 * n)) @ mix_sin
+        return np.concatenate([x[:n] * c - x[n:] * s, x[n:] * c + x[:n] * s])
+
+    return softmax(lambda i, j: turn(q[i], i) @ turn(k[j], j) / math.sqrt(2 * n), v)
+
+
+def mamba3_angles(q: Array, k: Array, v: Array, dt: Array, theta: Array, **_: Any) -> Array:
+    return turned(q, k, v, np.cumsum(dt[:, None] * theta, 0))
+
+
+def repo(q: Array, k: Array, v: Array, z: Array, **_: Any) -> Array:
+    return turned(q, k, v, z[:, None] * omega(q.shape[1]))
 
 
 def longrope(q: Array, k: Array, v: Array, stretch: Array, **_: Any) -> Array:
@@ -598,6 +697,15 @@ def log_n_scaling(q: Array, k: Array, v: Array, **_: Any) -> Array:
     return softmax(lambda i, j: q[i] @ k[j] / root * max(1, math.log(i + 1, 4)), v)
 
 
+def llama4_temperature(q: Array, k: Array, v: Array, **_: Any) -> Array:
+    root = math.sqrt(q.shape[1])
+
+    def score(i: int, j: int) -> float:
+        return float(q[i] @ k[j] / root * (1 + 0.1 * math.log(1 + (i + 1) // 3)))
+
+    return softmax(score, v)
+
+
 def stick_breaking(q: Array, k: Array, v: Array, **_: Any) -> Array:
     beta = sigmoid(q @ k.T / math.sqrt(q.shape[1]))
     out = np.zeros_like(v)
@@ -633,6 +741,10 @@ def differential(q: Array, k: Array, v: Array, weight: Array, lam: float, **_: A
     n = q.shape[1] // 2
     x = plain(q[:, :n], k[:, :n], v) - lam * plain(q[:, n:], k[:, n:], v)
     return np.asarray(x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6) * weight * (1 - 0.8))
+
+
+def fox_pruned(q: Array, k: Array, v: Array, log_f: Array, **_: Any) -> Array:
+    return fox(q, k, v, log_f)  # what is pruned is not seen at 11 tokens
 
 
 def gated(q: Array, k: Array, v: Array, gate: Array, **_: Any) -> Array:
