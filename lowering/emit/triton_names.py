@@ -1,0 +1,167 @@
+"""What the names of a kernel stand for in Triton: arguments, strides, 64-bit indices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from gnomon.lowering import tile
+from gnomon.lowering.tile import DType, Expr, Ref, type_of
+
+_LETTERS = {
+    "batch": "b",
+    "sequence": "b",
+    "offset": "b",
+    "block": "t",
+    "time": "t",
+    "time_q": "t",
+    "time_k": "t",
+    "head": "h",
+    "kv_head": "h",
+    "one": "h",
+}
+_TIMES = ("T_q", "T_k", "NM", "NN")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a printed kernel, in its place in the signature.
+
+    pointer    the tensor `tensor`
+    stride     of the axis `axis` of the tensor `tensor`, in elements
+    scalar     a number known at the launch
+    constexpr  a tunable, or a true width
+    """
+
+    name: str
+    kind: Literal["pointer", "stride", "scalar", "constexpr"]
+    dtype: DType = "i64"
+    tensor: str = ""
+    axis: int = 0
+
+
+def stride(tensor: tile.Tensor, axis: int) -> str:
+    """The name of a stride: s_<tensor>_<b t h d or e>."""
+    letters = [_LETTERS.get(name, "e" if name.startswith("N_") else "d") for name in tensor.axes]
+    letter = letters[axis]
+    return f"s_{tensor.name}_{letter if letters.count(letter) == 1 else f'{letter}{axis}'}"
+
+
+def arguments(kernel: tile.Kernel, strides: set[str]) -> tuple[Argument, ...]:
+    """The arguments of the printed kernel: tensors, the strides it uses, scalars, constants."""
+    widths = {name for _, name in kernel.widths}
+    tensors = [p for p in kernel.params if isinstance(p, tile.Tensor)]
+    scalars = [p for p in kernel.params if isinstance(p, tile.Scalar)]
+    steps = [(stride(t, axis), t, axis) for t in tensors for axis in range(len(t.axes))]
+    return (
+        *(Argument(t.name, "pointer", t.dtype, t.name) for t in tensors),
+        *(Argument(n, "stride", "i64", t.name, axis) for n, t, axis in steps if n in strides),
+        *(Argument(s.name, "scalar", s.dtype) for s in scalars if s.name not in widths),
+        *(Argument(s.name, "constexpr", s.dtype) for s in scalars if s.name in widths),
+        *(
+            Argument(p.name, "constexpr", "i32")
+            for p in kernel.params
+            if isinstance(p, tile.Tunable)
+        ),
+    )
+
+
+def lengths(kernel: tile.Kernel) -> list[str]:
+    """Scalars that change with the data: a new value must not compile the kernel again."""
+    return [p.name for p in kernel.params if isinstance(p, tile.Scalar) and p.name in _TIMES]
+
+
+class Names:
+    """Facts about the names of one kernel.
+
+    wide     scalars that only ever index a tensor, so that the kernel keeps them as 64-bit numbers
+    natural  integers that are never negative
+    carried  names that a `Set` changes
+    taken    every name that occurs
+    """
+
+    def __init__(self, kernel: tile.Kernel) -> None:
+        statements = list(tile.walk(kernel.body))
+        lets = [s for s in statements if isinstance(s, tile.Let)]
+        loops = [s for s in statements if isinstance(s, tile.For)]
+        self.axes = [name for name, _ in kernel.grid]
+        self.carried = {s.ref.name for s in statements if isinstance(s, tile.Set)}
+        self.wide = self._wide(statements, lets)
+        self.natural = {p.name for p in kernel.params if isinstance(p, tile.Tunable)}
+        self.natural |= {
+            p.name for p in kernel.params if isinstance(p, tile.Scalar) and p.dtype == "i32"
+        }
+        self.natural |= set(self.axes)
+        starts = [(loop.index.name, loop.start) for loop in loops]
+        self.natural |= {
+            name
+            for name, _ in starts
+            if all(_is_size(start, self.natural) for other, start in starts if other == name)
+        }
+        self.taken = {p.name for p in kernel.params} | set(self.axes)
+        self.taken |= {let.ref.name for let in lets} | {loop.index.name for loop in loops}
+
+    def _wide(self, statements: list[tile.Stmt], lets: list[tile.Let]) -> set[str]:
+        scalars: dict[str, list[Expr]] = {}
+        for let in lets:
+            if type_of(let.value) == tile.Type("i32"):
+                scalars.setdefault(let.ref.name, []).append(let.value)
+        for loop in (s for s in statements if isinstance(s, tile.For)):
+            scalars.setdefault(loop.index.name, []).extend((loop.start, loop.stop, loop.step))
+        narrow = set(self.carried)
+        for statement in statements:
+            if _defined(statement) not in scalars:
+                narrow.update(n for e in _calculated(statement) for n in _names(e))
+        while (
+            more := {n for s in narrow & set(scalars) for e in scalars[s] for n in _names(e)}
+            - narrow
+        ):
+            narrow |= more
+        wide = set(self.axes) - narrow
+        for name, values in scalars.items():
+            read = {n for e in values for n in _names(e) if not isinstance(e, tile.Load)}
+            if name not in narrow and wide & read:
+                wide.add(name)
+        return wide
+
+
+def _defined(statement: tile.Stmt) -> str:
+    match statement:
+        case tile.Let(ref, _, _):
+            return ref.name
+        case tile.For(index, _, _, _, _, _):
+            return index.name
+    return ""
+
+
+def index_shape(index: tuple[Expr, ...]) -> tuple[str, ...]:
+    """The named extents of what an index selects."""
+    return tuple(dict.fromkeys(name for part in index for name in type_of(part).shape))
+
+
+def _calculated(statement: tile.Stmt) -> tuple[Expr, ...]:
+    """The expressions of a statement but its scalar indices."""
+    if isinstance(statement, (tile.Store, tile.Scatter)):
+        scalars = [part for part in statement.index if not type_of(part).shape]
+        return tuple(e for e in tile.expressions(statement) if not any(e is s for s in scalars))
+    return tile.expressions(statement)
+
+
+def _names(expr: Expr) -> Iterator[str]:
+    """The names that an expression calculates with: those of a scalar index may have 64 bits."""
+    if isinstance(expr, Ref):
+        yield expr.name
+    scalars = expr.index if isinstance(expr, tile.Load) else ()
+    for part in tile.operands(expr):
+        if not any(part is s and not type_of(s).shape for s in scalars):
+            yield from _names(part)
+
+
+def _is_size(expr: Expr, natural: set[str]) -> bool:
+    match expr:
+        case tile.Number(value, _):
+            return value >= 0
+        case Ref(name, _):
+            return name in natural
+        case tile.Op(("*" | "+" | "//"), args, _, _):
+            return all(_is_size(arg, natural) for arg in args)
+    return False
