@@ -44,15 +44,15 @@ class Repeat(Axis):
     """Several vectors a token (DeltaProduct); index 0 acts first."""
 
 
-class Token(Expr, Generic[Unpack[Axes]]):
+class Token(Expr, Generic[*Axes]):
     """One value for each token of the key sequence, [batch, time_k, heads, ...]."""
 
 
-class Query(Expr, Generic[Unpack[Axes]]):
+class Query(Expr, Generic[*Axes]):
     """One value for each query, [batch, time_q, heads, ...]."""
 
 
-class Param(Expr, Generic[Unpack[Axes]]):
+class Param(Expr, Generic[*Axes]):
     """No batch and no time: a number per head, a table, a matrix, a global scalar."""
 
 

@@ -6,18 +6,30 @@ The words a user writes are in the files `words_*.py`; all of them make nodes th
 import math
 import numbers
 from collections.abc import Sequence
+from types import FunctionType
 from typing import NoReturn
 
 from gnomon.dsl.errors import LawError, VariantError
 from gnomon.dsl.forms import form
-from gnomon.dsl.kinds import COMPARISONS, describe, kind, spell_axes
-from gnomon.dsl.nodes import Apply, At, Constant, Contract, Expr, Mask, Outer, Place, Rotation
+from gnomon.dsl.kinds import describe, kind, spell_axes
+from gnomon.dsl.nodes import (
+    Apply,
+    At,
+    Constant,
+    Contract,
+    Diagonal,
+    Expr,
+    Mask,
+    Outer,
+    Place,
+    Rotation,
+)
 
 ONE = 1.0
 
 
-def as_expr(x: object) -> Expr:
-    """A value of the language, or a Python number as a constant."""
+def as_expr(x: object, word: str = "", name: str = "") -> Expr:
+    """A value of the language, or a Python number as a constant; `word` and `name` say of what."""
     if isinstance(x, Expr):
         return x
     if isinstance(x, Mask):
@@ -26,9 +38,11 @@ def as_expr(x: object) -> Expr:
             "hide pairs with mask=, e.g. gn.softmax(logit, mask=gn.causal())",
         )
     if isinstance(x, bool) or not isinstance(x, numbers.Real):
+        who = (f"gn.{word}" if word.isidentifier() else f"'{word}'") if word else "a formula"
+        what = f"a number or a value of the language{f' as {name}' if name else ''}"
         raise VariantError(
-            f"a number or a value of the language was expected; got {type(x).__name__}",
-            "tensors enter as annotated arguments, e.g. slope: gn.Param[gn.Head]",
+            f"{who} wants {what}; got {describe(x)}",
+            _call_it(x) or "tensors enter as annotated arguments, e.g. slope: gn.Param[gn.Head]",
         )
     if isinstance(x, numbers.Integral):
         return Constant(int(x))
@@ -39,6 +53,10 @@ def as_expr(x: object) -> Expr:
             "put the condition into mask=, e.g. gn.causal() & gn.window(n)",
         )
     return Constant(float(x))
+
+
+def _call_it(x: object) -> str:
+    return f"call it: gn.{x.__name__}()" if isinstance(x, FunctionType) else ""
 
 
 def at(x: Expr, place: Place) -> Expr:
@@ -69,7 +87,7 @@ def settle(values: Sequence[Expr]) -> list[Expr]:
 
 def pointwise(fn: str, *operands: object) -> Expr:
     """`fn` applied to values of one place: places and heads join, scalars broadcast."""
-    values = [as_expr(x) for x in operands]
+    values = [as_expr(x, fn) for x in operands]
     kinds = [kind(x) for x in values]
     _refuse_conditions(fn, values)
     if any(k.is_output for k in kinds):
@@ -129,17 +147,12 @@ def refuse_pair_vectors(values: Sequence[Expr]) -> None:
 
 
 # the forms that + and - make; all other sums of matrices are refused
-_SUMS = {
-    ("diagonal", "outer"): "transition",
-    ("outer", "outer"): "dense",
-    ("dense", "dense"): "dense",
-}
+_SUMS = {("diagonal", "outer"), ("outer", "outer"), ("dense", "dense")}
 
 
 def _matrix(fn: str, values: list[Expr]) -> Expr:
     """Sums of matrices, a scalar times a matrix, the negative of a matrix."""
     matrices = [x for x in values if len(kind(x).axes) >= 2]
-    forms = [form(x) for x in matrices]
     if fn == "*" and len(values) == 2 and len(matrices) == 1:
         return _scaled(next(x for x in values if x is not matrices[0]), matrices[0])
     if any(len(kind(x).axes) == 1 for x in values):
@@ -149,7 +162,7 @@ def _matrix(fn: str, values: list[Expr]) -> Expr:
     if fn == "neg":
         return _negative(matrices[0])
     if fn in ("+", "-") and len(matrices) == 2:
-        return _matrix_sum(fn, matrices, forms)
+        return _matrix_sum(fn, matrices)
     if fn == "detach":
         return Apply(fn, tuple(values))
     raise VariantError(
@@ -158,11 +171,15 @@ def _matrix(fn: str, values: list[Expr]) -> Expr:
     )
 
 
-def _matrix_sum(fn: str, matrices: list[Expr], forms: list[str]) -> Expr:
-    if (forms[0], forms[1]) not in _SUMS:
+def _matrix_sum(fn: str, matrices: list[Expr]) -> Expr:
+    first, second = (form(m) for m in matrices)
+    if not is_identity(matrices[0]):
+        for m in matrices:
+            refuse_repeats(m)
+    if (first, second) not in _SUMS:
         raise VariantError(
             f"cannot {'add' if fn == '+' else 'subtract'} matrices of the forms "
-            f"{forms[0]} and {forms[1]}",
+            f"{first} and {second}",
             "a transport is gn.identity() or gn.diagonal(log=g), minus beta * gn.outer(w, u); "
             "several per token multiply with @",
         )
@@ -209,8 +226,10 @@ def _negative(matrix: Expr) -> Expr:
     return Apply("neg", (matrix,))
 
 
-def transposed(x: Expr) -> Expr:
+def transposed(x: object) -> Expr:
     """M.T; blocks are transposed one by one."""
+    x = as_expr(x)
+    refuse_repeats(x)
     if len(kind(x).axes) < 2:
         raise VariantError(
             f".T wants a matrix; got {describe(x)}", "a vector has no transpose here"
@@ -220,13 +239,14 @@ def transposed(x: Expr) -> Expr:
 
 def matmul(x: object, m: object) -> Expr:
     """A row vector times a matrix, or a matrix times a matrix."""
-    x, m = as_expr(x), as_expr(m)
+    x, m = as_expr(x, "@"), as_expr(m, "@")
     kx, km = kind(x), kind(m)
     if "pair" in (kx.place, km.place):
         if kx.place == "pair" and kx.axes:
             raise LawError(
                 "no pair vectors",
-                f"channels of a pair meet only in gn.channel_sum; got {describe(x)} @ {describe(m)}",
+                "channels of a pair meet only in gn.channel_sum; "
+                f"got {describe(x)} @ {describe(m)}",
                 "map the channels before they meet the pair, or end with gn.channel_sum(x)",
             )
         raise LawError(
@@ -247,17 +267,21 @@ def matmul(x: object, m: object) -> Expr:
             f"x @ M wants a vector and a matrix; got {describe(x)} and {describe(m)}",
             "declare M as gn.Param[gn.Dim, gn.Dim]",
         )
-    if len(km.axes) == 2:
-        _need_inner(x, m)
+    _need_inner(x, m)
     values = settle([x, m])
     refuse_pair_vectors(values)
     return Contract(*values)
 
 
 def _need_inner(x: Expr, m: Expr) -> None:
+    """The channels of x are the rows of m; blocks act on their own channels."""
     left, right = kind(x).axes, kind(m).axes
+    refuse_repeats(x)
+    refuse_repeats(m)
     if len(right) == 3 or len(left) == 3:
-        if len(left) == 3 and left != right:
+        if len(right) == 3:
+            need_square("@", m)
+        if len(left) > 1 and left != right:
             raise VariantError(
                 f"blocks are multiplied with equal blocks; got {spell_axes(left)} and "
                 f"{spell_axes(right)}",
@@ -272,9 +296,9 @@ def _need_inner(x: Expr, m: Expr) -> None:
         )
 
 
-def along(word: str, x: object) -> Expr:
+def along(word: str, x: object, name: str = "") -> Expr:
     """What runs along the key sequence: token, column and constant values."""
-    x = as_expr(x)
+    x = as_expr(x, word, name)
     k = kind(x)
     if k.place == "pair":
         raise LawError(
@@ -297,9 +321,9 @@ def along(word: str, x: object) -> Expr:
     return x
 
 
-def need_vector(word: str, x: object) -> Expr:
+def need_vector(word: str, x: object, name: str = "") -> Expr:
     """A vector that is no attention output."""
-    x = as_expr(x)
+    x = as_expr(x, word, name)
     if kind(x).is_output:
         raise VariantError(
             f"gn.{word} of an attention output", "outputs may be scaled, gated, normed and added"
@@ -310,6 +334,31 @@ def need_vector(word: str, x: object) -> Expr:
             "scalars need no such word; a matrix is applied with x @ M",
         )
     return x
+
+
+def is_identity(m: Expr) -> bool:
+    """Whether m is gn.identity()."""
+    return isinstance(m, Diagonal) and m.log == Constant(0.0)
+
+
+def refuse_repeats(m: Expr) -> None:
+    """Outer products with a Repeat axis are factors I - w u^T of one product, nothing else."""
+    if isinstance(m, Outer) and len(kind(m.w).axes) == 2:
+        raise VariantError(
+            "an outer product for each repeat is a factor of a product, not one matrix",
+            "write gn.identity() - beta * gn.outer(w, u), or gn.householder(w, beta); "
+            "a decay multiplies it: ... @ gn.diagonal(log=g)",
+        )
+
+
+def need_square(word: str, m: Expr) -> None:
+    """A matrix, or blocks, with as many rows as columns."""
+    axes = kind(m).axes
+    if axes[-1] != axes[-2]:
+        raise VariantError(
+            f"gn.{word} wants a square matrix; got {describe(m)}".replace("gn.@", "@ with blocks"),
+            "declare it as gn.Param[gn.Dim, gn.Dim], blocks as gn.Param[Block, Sub, Sub]",
+        )
 
 
 def refuse_index(x: object) -> NoReturn:
@@ -332,7 +381,8 @@ def as_mask(x: object) -> Mask:
     if not isinstance(x, Mask):
         raise VariantError(
             f"a mask was expected; got {describe(x)}",
-            "masks: gn.causal(), gn.window(n), gn.same_document(ids), gn.first_keys(n), "
+            _call_it(x)
+            or "masks: gn.causal(), gn.window(n), gn.same_document(ids), gn.first_keys(n), "
             "gn.everything(); combine with & and |",
         )
     return x
@@ -341,7 +391,3 @@ def as_mask(x: object) -> Mask:
 def combined(rule: str, a: object, b: object) -> Mask:
     """Both, or either, of two masks."""
     return Mask(rule, (as_mask(a), as_mask(b)))
-
-
-def is_condition(x: object) -> bool:
-    return isinstance(x, Apply) and x.fn in COMPARISONS

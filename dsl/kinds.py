@@ -2,7 +2,7 @@
 
     place    constant | row (read at query i) | column (read at key j) | token (not yet read) | pair
     heads    None (shared) < KVHead < Head
-    axes     () scalar, (n,) vector, (n, m) matrix, (block, n, n) blocks, (repeat, n) repeated vectors
+    axes     () scalar, (n,) vector, (n, m) matrix, (block, n, n) blocks, (repeat, n) vectors
     element  real | int | bool
 
 Kinds are computed from the nodes, bottom-up, and kept on them; `gnomon.dsl.build` has refused
@@ -109,6 +109,7 @@ def join_places(kinds: Iterable[Kind]) -> Place:
 
 
 def join_elements(kinds: Iterable[Kind]) -> Element:
+    """Real beside any real, else int."""
     return "real" if any(k.element == "real" for k in kinds) else "int"
 
 
@@ -247,6 +248,7 @@ def spell(width: Width) -> str:
 
 
 def spell_axes(axes: tuple[Width, ...]) -> str:
+    """Widths side by side: `d x d`."""
     return " x ".join(spell(width) for width in axes)
 
 

@@ -33,7 +33,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Literal, Self
 
-from gnomon.dsl.operators import Arithmetic, MaskAlgebra
+from gnomon.dsl.operators import Arithmetic, MaskAlgebra, refuse_equality
 from gnomon.dsl.source import Where as Where
 from gnomon.dsl.source import origin as origin
 from gnomon.dsl.source import rewriting as rewriting
@@ -138,6 +138,13 @@ class Expr(Arithmetic, Node):
     """A node that is a value; the slot keeps what `gnomon.dsl.kinds` found out about it."""
 
     __slots__ = ("_kind",)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (int, float)):
+            refuse_equality()
+        return Node.__eq__(self, other)
+
+    __hash__ = Node.__hash__
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,6 +20,14 @@ def _refuse(what: str, fix: str) -> NoReturn:
     raise VariantError(what, fix)
 
 
+def refuse_equality() -> NoReturn:
+    """What `x == 0` says; between two values == asks whether the formulas are the same."""
+    _refuse(
+        "== compares formulas, not values",
+        "whole numbers: gn.where(abs(x - n) < 1, a, b); masks: gn.same_document(ids), ...",
+    )
+
+
 class Arithmetic:
     """What Python's arithmetic, comparisons, `@`, `.T` and `abs` make of a value."""
 
@@ -91,7 +99,7 @@ class Arithmetic:
         return matmul(other, self)
 
     @property
-    def T(self) -> "Expr":
+    def T(self) -> "Expr":  # noqa: N802  as in numpy and torch
         """The transposed matrix; blocks are transposed one by one."""
         from gnomon.dsl.build import transposed
 

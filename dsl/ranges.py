@@ -36,8 +36,8 @@ def is_distance(x: Expr) -> bool:
         case Apply(fn="-", args=(At(place="row") as here, At(place="column") as there)):
             below = list(walk(here.x))
             of_positions = any(isinstance(n, Builtin) and n.which == "position" for n in below)
-            return here.x == there.x and of_positions and not any(
-                isinstance(n, Input) for n in below
+            return (
+                here.x == there.x and of_positions and not any(isinstance(n, Input) for n in below)
             )
     return False
 

@@ -30,10 +30,12 @@ class Declaration:
 
     @property
     def name(self) -> str:
+        """The name of the function."""
         return self.node.name
 
     @property
     def formula(self) -> str:
+        """The docstring: the specification of the variant."""
         return self.node.formula
 
     def bind(self, **overrides: object) -> Variant:
@@ -49,6 +51,7 @@ class Declaration:
         return f"<variant {self.name}({inputs}): {self.formula}>"
 
     def __call__(self, *_: object, **__: object) -> NoReturn:
+        """Refused: it has no kernels before it is compiled."""
         raise VariantError(
             f"{self.name} is a declaration, not a function of tensors",
             f"attention = gn.compile({self.name}); attention(q, k, v, ...)",
@@ -90,7 +93,7 @@ def trace(function: Callable[..., Expr], overrides: dict[str, object]) -> Varian
 
 def _lines(function: Callable[..., object]) -> dict[str, Where]:
     """The line of each parameter, and of the def itself under ""."""
-    code = function.__code__  # type: ignore[attr-defined]
+    code = function.__code__
     first, file, name = code.co_firstlineno, code.co_filename, function.__name__
 
     def place(number: int) -> Where:

@@ -51,7 +51,7 @@ def broken(variant: Variant) -> tuple[LawError, ...]:
     attentions = [n for n in walk(variant.output) if isinstance(n, ATTENTIONS)]
     found = chain(
         one_transport(variant),
-        *(law(cast(Attention, a)) for a in attentions for law in LAWS),
+        *(law(a) for a in attentions for law in LAWS),
     )
     once = {(e.law, e.what, e.where): e for e in found}
     return tuple(sorted(once.values(), key=lambda e: (e.where.file, e.where.line)))
@@ -107,15 +107,15 @@ def whole_stretches(attention: Attention) -> Iterator[LawError]:
                 "selected_blocks",
                 scan.where,
             )
-    if isinstance(attention, StickBreaking) and attention.order == "right_to_left":
-        if not is_causal(mask):
-            yield LawError(
-                "scans see whole stretches",
-                "gn.stick_breaking breaks the stick from the query towards key 0; "
-                "this mask also shows later keys",
-                "mask=gn.causal(strict=True), or order='nearest_first'",
-                attention.where,
-            )
+    leftwards = isinstance(attention, StickBreaking) and attention.order == "right_to_left"
+    if leftwards and not is_causal(mask):
+        yield LawError(
+            "scans see whole stretches",
+            "gn.stick_breaking breaks the stick from the query towards key 0; "
+            "this mask also shows later keys",
+            "mask=gn.causal(strict=True), or order='nearest_first'",
+            attention.where,
+        )
 
 
 def ordered_products_look_back(attention: Attention) -> Iterator[LawError]:

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 from gnomon.dsl.arguments import coordinate_name, flag, one_of, real
-from gnomon.dsl.axes import Axis, width_of_axis
+from gnomon.dsl.axes import Axis, Entry, Head, KVHead, width_of_axis
 from gnomon.dsl.build import (
     along,
     as_expr,
@@ -63,6 +63,11 @@ def head_count() -> Expr:
 
 def _width_of(word: str, x: object) -> Width:
     if isinstance(x, type) and issubclass(x, Axis):
+        if x in (Entry, Head, KVHead):
+            raise VariantError(
+                f"gn.{word} wants the width of channels; gn.{x.__name__} counts none",
+                "pass the vector itself; the number of heads is gn.head_count()",
+            )
         return width_of_axis(x)
     if not isinstance(x, Expr) or len(kind(x).axes) != 1:
         raise VariantError(
@@ -129,7 +134,10 @@ def concat(*parts: Expr) -> Expr:
 
 
 def rotation(angle: Expr, layout: str = "half") -> Expr:
-    """The matrix with x @ rotation(a) = rotate(x, a); as a transport, step s turns at token s."""
+    """The matrix that turns each plane by its angle; as a transport, step s turns at token s.
+
+    x @ rotation(angle) is rotate(x, angle).
+    """
     angle = need_vector("rotation", angle)
     if kind(angle).place == "pair":
         raise VariantError(
@@ -142,7 +150,7 @@ def rotation(angle: Expr, layout: str = "half") -> Expr:
 
 def rotate(x: Expr, angle: Expr, layout: str = "half") -> Expr:
     """X @ rotation(angle): each plane of x turned by its angle."""
-    x, turn = need_vector("rotate", x), rotation(angle, layout)
+    x, turn = need_vector("rotate", x, "x"), rotation(angle, layout)
     if kind(turn).axes[0] != kind(x).axes[0]:
         raise VariantError(
             "gn.rotate wants one angle for two channels; got "
@@ -176,7 +184,7 @@ def l2_norm(x: Expr) -> Expr:
 
 def lookup(table: Expr, *index: Operand) -> Expr:
     """Entry `index` of the first axes of a table; indices are clamped to the table."""
-    table = as_expr(table)
+    table = as_expr(table, "lookup", "table")
     k = kind(table)
     if k.is_output:
         raise VariantError(
@@ -201,7 +209,7 @@ def lookup(table: Expr, *index: Operand) -> Expr:
 
 
 def _index(x: object) -> Expr:
-    i = as_expr(x)
+    i = as_expr(x, "lookup", "index")
     if kind(i).element != "int" or kind(i).axes:
         reals = " of reals" if kind(i).element == "real" else ""
         raise VariantError(
@@ -230,7 +238,7 @@ def at_key(x: Operand) -> Expr:
 
 
 def _read(word: str, place: Place, x: object) -> Expr:
-    x = as_expr(x)
+    x = as_expr(x, word)
     if kind(x).place not in ("token", "constant"):
         raise VariantError(
             f"gn.{word} reads a token value at one place; got {describe(x)}, "

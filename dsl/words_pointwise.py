@@ -2,7 +2,7 @@
 
 import math
 
-from gnomon.dsl.build import as_expr, pointwise
+from gnomon.dsl.build import pointwise
 from gnomon.dsl.errors import LawError, VariantError
 from gnomon.dsl.kinds import describe, kind
 from gnomon.dsl.nodes import Expr
@@ -114,7 +114,7 @@ def where(condition: Expr, a: Operand, b: Operand) -> Expr:
     if not isinstance(condition, Expr) or kind(condition).element != "bool":
         raise VariantError(
             f"gn.where wants a condition first; got {describe(condition)}",
-            "write gn.where(gn.distance() < window, a, b)",
+            "write gn.where(gn.distance() < window, a, b); == compares formulas, not values",
         )
     for branch in (a, b):
         if isinstance(branch, float) and math.isinf(branch):
@@ -123,4 +123,4 @@ def where(condition: Expr, a: Operand, b: Operand) -> Expr:
                 "-inf in a formula leaves no rows to skip and NaN in empty ones",
                 "put the condition into mask=, e.g. gn.causal() & gn.window(n)",
             )
-    return pointwise("where", condition, as_expr(a), as_expr(b))
+    return pointwise("where", condition, a, b)

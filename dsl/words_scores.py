@@ -1,7 +1,16 @@
 """Words for matrices, transports, scores, masks and normalisers."""
 
 from gnomon.dsl.arguments import flag, one_of, real, whole
-from gnomon.dsl.build import along, as_expr, as_mask, at, need_vector, pointwise
+from gnomon.dsl.build import (
+    along,
+    as_expr,
+    as_mask,
+    at,
+    need_square,
+    need_vector,
+    pointwise,
+    refuse_repeats,
+)
 from gnomon.dsl.errors import LawError, VariantError
 from gnomon.dsl.forms import form
 from gnomon.dsl.kinds import describe, kind, spell
@@ -48,7 +57,7 @@ def identity(x: Expr | None = None) -> Expr:
 
 def diagonal(*, log: Expr) -> Expr:
     """Diag(exp(log)), from the logarithms of the factors of the channels."""
-    log = along("diagonal", log)
+    log = along("diagonal", log, "log")
     if len(kind(log).axes) != 1:
         raise VariantError(
             f"gn.diagonal wants one number a channel; got {describe(log)}",
@@ -59,13 +68,9 @@ def diagonal(*, log: Expr) -> Expr:
 
 def outer(w: Expr, u: Expr) -> Expr:
     """W u^T; with a Repeat axis one for each repeat, index 0 acts first."""
-    w, u = along("outer", w), along("outer", u)
-    if not 1 <= len(kind(w).axes) <= 2 or kind(w).axes[:-1] != kind(u).axes[:-1]:
-        raise VariantError(
-            f"gn.outer wants two vectors; got {describe(w)} and {describe(u)}",
-            "declare them as gn.Token[gn.KVHead, gn.Dim]",
-        )
-    if not kind(u).axes:
+    w, u = along("outer", w, "w"), along("outer", u, "u")
+    a, b = kind(w).axes, kind(u).axes
+    if not (1 <= len(a) == len(b) <= 2 and a[:-1] == b[:-1]):
         raise VariantError(
             f"gn.outer wants two vectors; got {describe(w)} and {describe(u)}",
             "declare them as gn.Token[gn.KVHead, gn.Dim]",
@@ -75,7 +80,7 @@ def outer(w: Expr, u: Expr) -> Expr:
 
 def householder(w: Expr, beta: Operand, normalize: bool = False) -> Expr:
     """I - beta w w^T, w as given; `normalize` divides by |w|^2. A Repeat axis: their product."""
-    w, beta = along("householder", w), along("householder", beta)
+    w, beta = along("householder", w, "w"), along("householder", beta, "beta")
     axes = kind(w).axes
     if not 1 <= len(axes) <= 2:
         raise VariantError(
@@ -96,12 +101,14 @@ def householder(w: Expr, beta: Operand, normalize: bool = False) -> Expr:
 
 def expm(generator: Expr) -> Expr:
     """The matrix exponential, of one matrix or of each block."""
-    generator = as_expr(generator)
+    generator = as_expr(generator, "expm", "generator")
+    refuse_repeats(generator)
     if len(kind(generator).axes) < 2:
         raise VariantError(
             f"gn.expm wants a matrix; got {describe(generator)}",
             "a skew generator: A - A.T, or gn.outer(a, b) - gn.outer(b, a)",
         )
+    need_square("expm", generator)
     return MatrixExp(generator)
 
 
@@ -123,7 +130,7 @@ def dot(a: Expr, b: Expr, through: Expr | None = None) -> Expr:
                 "compute it first and pass it as an input; a triangular solve through softmax "
                 "(DeltaFormer) is not in the grammar",
             )
-    a, b = need_vector("dot", a), need_vector("dot", b)
+    a, b = need_vector("dot", a, "a"), need_vector("dot", b, "b")
     ka, kb = kind(a), kind(b)
     if ka.place in ("column", "pair") or kb.place in ("row", "pair"):
         raise VariantError(
@@ -175,6 +182,7 @@ def _check_transport(through: object, a: Expr) -> None:
             "use diagonal minus outer products, or small blocks with gn.expm on "
             "gn.Token[gn.KVHead, Block, Sub, Sub]",
         )
+    need_square("dot", through)
     if len(k.axes) == 2 and k.axes[0] != kind(a).axes[0]:
         raise VariantError(
             f"the transport acts on {spell(k.axes[0])} channels, the dot has "
@@ -185,7 +193,7 @@ def _check_transport(through: object, a: Expr) -> None:
 
 def score_scan(x: Expr, *, inclusive: bool) -> Expr:
     """The sum of x_il over visible keys l > j (inclusive: l >= j), up to the last visible key."""
-    x = as_expr(x)
+    x = as_expr(x, "score_scan", "x")
     if kind(x).place != "pair" or kind(x).axes or kind(x).element == "bool":
         raise VariantError(
             f"gn.score_scan sums a pair value over the keys between j and i; got {describe(x)}",
@@ -199,7 +207,7 @@ def score_scan(x: Expr, *, inclusive: bool) -> Expr:
 
 
 def _score(word: str, x: object) -> Expr:
-    x = as_expr(x)
+    x = as_expr(x, word)
     k = kind(x)
     if k.is_output:
         raise LawError(
@@ -233,13 +241,13 @@ def softmax(logit: Expr, *, mask: Mask, sink: Operand | None = None, values: obj
     logit, mask = _score("softmax", logit), as_mask(mask)
     if sink is None:
         return Softmax(logit, None, mask)
-    sink = as_expr(sink)
+    sink = as_expr(sink, "softmax", "sink")
     k = kind(sink)
     if k.axes or k.place not in ("constant", "row") or k.is_output or k.element == "bool":
         raise VariantError(
             "sink= is a logit of the row: a number, gn.Param[gn.Head] or a row scalar; "
             f"got {describe(sink)}",
-            "a visible token is kept by gn.first_keys(n)",
+            "read a token value with gn.at_query(x); a visible token is kept by gn.first_keys(n)",
         )
     return Softmax(logit, sink, mask)
 
