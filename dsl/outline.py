@@ -45,6 +45,7 @@ from gnomon.dsl.spell import Speller
 
 SHORT = "part"  # stands for a name while lines are broken
 LONGEST = 76
+KEPT = ("logit", "step", "output")
 LANDMARKS = (Dot, Decay, ScoreScan, *ATTENTIONS)
 FN_ROLES = {
     "+": "sum", "-": "difference", "*": "product", "/": "quotient", "//": "steps",
@@ -77,16 +78,20 @@ class Outline:
     names: dict[Expr, str]
 
 
-def outline(variant: Variant) -> Outline:
-    """The named lines of a variant; equal values are one line."""
+def outline(variant: Variant, shared_only: bool = False) -> Outline:
+    """The named lines of a variant; equal values are one line.
+
+    With `shared_only`, a value has a line only where it is used twice or a line would be too long.
+    """
     variant = share(variant)
     nodes = [n for n in walk(variant.output) if isinstance(n, Expr) and not is_plain(n)]
-    roles = _roles(variant, nodes)
-    users = _user_names(variant)
-    uses = _uses(variant)
-    chosen = {n for n in nodes if _worth(n, uses, roles, users)}
-    for node in nodes:
-        _break_long(node, chosen)
+    roles, users, uses = _roles(variant, nodes), _user_names(variant), _uses(variant)
+    worthy = {n for n in nodes if isinstance(n, LANDMARKS) or roles.get(n) in KEPT or n in users}
+    chosen = {n for n in nodes if uses[n] > 1 or n is variant.output}
+    if not shared_only:
+        chosen |= worthy
+    for node in reversed(nodes):
+        _break_long(node, chosen, worthy)
     ordered = [n for n in nodes if n in chosen]
     proposed = {n: users.get(n) or roles.get(n) or _role(n) for n in ordered}
     names = _tell_apart(proposed, users, {x.name for x in variant.inputs} | {"v"})
@@ -114,14 +119,16 @@ def _uses(variant: Variant) -> Counter[Node]:
     """How often a value stands in the formula; x[i] is a use of x, however often it stands."""
     uses: Counter[Node] = Counter()
     for node in reversed(list(walk(variant.output))):
+        if isinstance(node, Softmax) and node.sink is not None:
+            uses[node.logit] += 1  # it stands in the sum below the line, too
         times = uses[node] if isinstance(node, (At, Slice)) else 1
         for child in node.children():
             uses[child] += times
     return uses
 
 
-def _break_long(node: Expr, chosen: set[Expr]) -> None:
-    """Give parts of a line that is too long lines of their own, the longest that fits first."""
+def _break_long(node: Expr, chosen: set[Expr], worthy: set[Expr]) -> None:
+    """Give parts of a line that is too long lines of their own: worthy ones, then long ones."""
     short = dict.fromkeys(chosen, SHORT)
     if isinstance(node, Dot) and len(Speller(short).line(node)) > LONGEST:
         sides = {x for x in (_read(node.a), _read(node.b)) if not is_plain(x)}
@@ -133,7 +140,7 @@ def _break_long(node: Expr, chosen: set[Expr]) -> None:
         fitting = [n for n in parts if len(SHORT) + 8 < lengths[n] <= LONGEST]
         if not fitting:
             return
-        best = max(fitting, key=lambda n: lengths[n])
+        best = max(fitting, key=lambda n: (n in worthy, lengths[n]))
         chosen.add(best)
         short[best] = SHORT
 
@@ -148,11 +155,6 @@ def _inline(node: Expr, chosen: set[Expr]) -> list[Expr]:
             found[part] = None
             todo += [c for c in part.children() if isinstance(c, Expr)]
     return list(found)
-
-
-def _worth(node: Expr, uses: Counter[Node], roles: dict[Expr, str], users: dict[Expr, str]) -> bool:
-    landmark = isinstance(node, LANDMARKS) or roles.get(node) in ("logit", "step", "output")
-    return landmark or uses[node] > 1 or node in users
 
 
 def _roles(variant: Variant, nodes: Iterable[Expr]) -> dict[Expr, str]:
@@ -175,7 +177,7 @@ def _parts(node: Expr) -> Iterator[tuple[Expr, str]]:
             yield from ((above, "numerator"), (below, "denominator"))
         case Dot(a, b, through):
             if _read(a) != _read(b):
-                yield from ((_read(a), "query_side"), (_read(b), "key_side"))
+                yield from ((_read(a), "queries"), (_read(b), "keys"))
             if through is not None:
                 yield through, "step"
         case Rotation(angle, _):
@@ -209,7 +211,7 @@ def _stem(x: Expr) -> str:
 
 def _user_names(variant: Variant) -> dict[Expr, str]:
     """The variable that the user's line assigns to, for the one value that the line ends in."""
-    taken = {x.name for x in variant.inputs}
+    taken = {x.name for x in variant.inputs} | {"output"}
     lines: dict[tuple[str, int], list[Expr]] = defaultdict(list)
     inner: set[tuple[Node, tuple[str, int]]] = set()
     for node in walk(variant.output):
