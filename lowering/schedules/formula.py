@@ -107,6 +107,9 @@ class PairTile:
         raise TypeError(f"no pair formula: {type(x).__name__}")
 
     def _apply(self, fn: str, values: list[tile.Expr]) -> tile.Expr:
+        if fn == "clip":
+            value, low, high = values
+            return self._apply("minimum", [self._apply("maximum", [value, low]), high])
         made = self.block.op(fn, *values)
         assert isinstance(made, tile.Op)
         operands = values[1:] if fn == "where" else values

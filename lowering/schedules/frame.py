@@ -90,6 +90,8 @@ class Frame:
             own, mode = ("*".join(own),), "inout"
         name = f"d_{stream.name}"
         if stream.place == "constant":
+            # in a packed call the programs past a sequence's end write no partial sum
+            mode = "inout" if self.packed else mode
             return Tensor(name, ("sequence", "block", "head", *own), "f32", mode)
         head = "head" if stream.place == "row" or stream.heads == "Head" else "kv_head"
         return Tensor(name, ("batch", _TIME[stream.place], head, *own), "f32", mode)
