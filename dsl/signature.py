@@ -52,7 +52,8 @@ def check_call(
     sizes: dict[str, int] = {}
     for item in inputs:
         _fit(item, tuple(shapes[item.name]), sizes)
-    _check_heads(sizes)
+        if item.name == "k":
+            _check_heads(sizes)
     _check_times(inputs, sizes, packed)
     _check_widths(variant, sizes)
     if dtypes is not None:
@@ -167,7 +168,9 @@ def _fit(item: Input, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
     )
     if not right:
         wanted = ", ".join(_axis_text(axis, sizes) for axis in axes)
-        raise InputError(item.name, f"the shape [{wanted}]", f"{list(shape)}", _hint(item, shape))
+        raise InputError(
+            item.name, f"the shape [{wanted}]", f"{list(shape)}", _hint(item, shape, sizes)
+        )
 
 
 def _fit_axis(axis: str | Width, size: int, sizes: dict[str, int]) -> bool:
@@ -200,8 +203,8 @@ def _axis_text(axis: str | Width, sizes: dict[str, int]) -> str:
     return f"{axis} {_known(width, sizes)}" if known else f"{axis} (any)"
 
 
-def _hint(item: Input, shape: tuple[int, ...]) -> str:
-    if item.place == "token" and len(shape) == len(axes_of(item)):
+def _hint(item: Input, shape: tuple[int, ...], sizes: dict[str, int]) -> str:
+    if item.place == "token" and len(shape) > 1 and shape[1] != sizes["time_k"]:
         return "a token input has one row for every key; the last time_q belong to the queries"
     return ""
 

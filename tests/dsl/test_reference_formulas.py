@@ -162,18 +162,15 @@ def test_the_oracle_gives_the_published_formula(case: Case) -> None:
 
 
 def test_a_two_dimensional_table_is_read_at_the_distances_of_both_coordinates() -> None:
-    """Row 9: a window of 3 x 4 patches, the pair (2, 3) to (0, 1) reads [2 + 2, 2 + 2]."""
+    """Row 9: a window of 3 x 4 patches, the pair (2, 3) to (0, 1) reads [2 + 3, 2 + 3]."""
     random = torch.Generator().manual_seed(0)
     y, x = torch.arange(12) // 4, torch.arange(12) % 4
-    q, k, v = (
-        draw("q", letters, random)[:1, :1].expand(1, 12, -1, -1) for letters in ("bthd",) * 3
-    )
+    q, k, v = (torch.randn(1, 12, HEADS, DIM, generator=random).double() for _ in range(3))
     bias = draw("bias", "h77", random)
     where = {"y": y[None], "x": x[None]}
-    found = reference(catalogue.find("swin").bind(side=3), q, k, v, bias=bias, positions=where)
-    k = k.double()
+    found = reference(catalogue.find("swin").bind(side=4), q, k, v, bias=bias, positions=where)
     for i in (0, 7, 11):
-        logits = torch.stack([bias[:, y[i] - y[j] + 2, x[i] - x[j] + 2] for j in range(12)])
+        logits = torch.stack([bias[:, y[i] - y[j] + 3, x[i] - x[j] + 3] for j in range(12)])
         logits = logits + torch.einsum("hd,jhd->jh", q[0, i], k[0]) / DIM**0.5
         expected = torch.einsum("jh,jhv->hv", logits.softmax(0), v[0])
         torch.testing.assert_close(found[0, i], expected, rtol=1e-12, atol=1e-12)
