@@ -196,7 +196,7 @@ def gather() -> Kernel:
 
 
 def scatter() -> Kernel:
-    """dt[i, 0, e] = sum of g[i, j] where clamp(i - j) = e; du[block, e] is twice its sum over rows."""
+    """dt[i, 0, e] = sum of g[i, j] where clamp(i - j) = e; du[block, e] is twice its row sum."""
     b = Block(("BM", "BN"))
     g = Tensor("g", ("time_q", "time_k"), "f32", "in")
     dt, du = Tensor("dt", TABLE, "f32", "inout"), Tensor("du", ("block", "N_t"), "f32", "inout")

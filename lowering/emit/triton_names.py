@@ -27,7 +27,8 @@ class Argument:
     """An argument of a printed kernel, in its place in the signature.
 
     pointer    the tensor `tensor`
-    stride     of the axis `axis` of the tensor `tensor`, in elements
+    stride     of the axis `axis` of the tensor `tensor`, in elements; `is_last` where no axis
+               follows, `has_channels` where the tensor's last axis is a width
     scalar     a number known at the launch
     constexpr  a tunable, or a true width
     """
@@ -37,6 +38,8 @@ class Argument:
     dtype: DType = "i64"
     tensor: str = ""
     axis: int = 0
+    is_last: bool = False
+    has_channels: bool = False
 
 
 def stride(tensor: tile.Tensor, axis: int) -> str:
@@ -51,10 +54,15 @@ def arguments(kernel: tile.Kernel, strides: set[str]) -> tuple[Argument, ...]:
     widths = {name for _, name in kernel.widths}
     tensors = [p for p in kernel.params if isinstance(p, tile.Tensor)]
     scalars = [p for p in kernel.params if isinstance(p, tile.Scalar)]
-    steps = [(stride(t, axis), t, axis) for t in tensors for axis in range(len(t.axes))]
+    steps = [
+        Argument(name, "stride", "i64", t.name, axis, axis == len(t.axes) - 1, t.axes[-1] in widths)
+        for t in tensors
+        for axis in range(len(t.axes))
+        if (name := stride(t, axis)) in strides
+    ]
     return (
         *(Argument(t.name, "pointer", t.dtype, t.name) for t in tensors),
-        *(Argument(n, "stride", "i64", t.name, axis) for n, t, axis in steps if n in strides),
+        *steps,
         *(Argument(s.name, "scalar", s.dtype) for s in scalars if s.name not in widths),
         *(Argument(s.name, "constexpr", s.dtype) for s in scalars if s.name in widths),
         *(
