@@ -1,0 +1,113 @@
+"""Small functions that a generated module takes along: only those that its own code calls."""
+
+from collections.abc import Iterable
+
+_SOURCES = {
+    "prefix_sum": '''
+def prefix_sum(x, starts):
+    """The float64 sum of x over the tokens of a sequence up to each one, [batch, time, ...].
+
+    `starts` names the first token of each token's sequence where several are packed. A step of -inf
+    counts as -1e5: e^-1e5 is 0, and differences of sums stay finite.
+    """
+    x = x.masked_fill(x == -torch.inf, -1e5)
+    total = x.cumsum(1)
+    return total if starts is None else total - (total - x)[:, starts]
+''',
+    "rotate_half": '''
+def rotate_half(x, angle):
+    """x with each plane (c, c + d/2) of its channels turned by its angle."""
+    a, b = x.chunk(2, -1)
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+''',
+    "rotate_pairs": '''
+def rotate_pairs(x, angle):
+    """x with each plane (2c, 2c + 1) of its channels turned by its angle."""
+    a, b = x[..., 0::2], x[..., 1::2]
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+''',
+    "times_blocks": '''
+def times_blocks(x, m):
+    """x m for a block-diagonal m [..., block, row, column]: each block acts on its own channels."""
+    parts = x.unflatten(-1, (m.shape[-3], m.shape[-2]))
+    return (parts[..., None, :] @ m)[..., 0, :].flatten(-2)
+''',
+    "concat": '''
+def concat(*parts):
+    """Channels one after another; what is shared by heads or batches is repeated for them."""
+    shape = torch.broadcast_shapes(*(x.shape[:-1] for x in parts))
+    return torch.cat([x.expand(*shape, -1) for x in parts], -1)
+''',
+    "cos_turns": '''
+def cos_turns(x):
+    """cos(2 pi x), the whole turns taken off first."""
+    return (2 * math.pi * (x - x.detach().round())).cos()
+''',
+    "count_documents": '''
+def count_documents(ids_q, ids, origin, start, stop):
+    """How many of the keys [start, stop) of its sequence share a query's document.
+
+    One sorted list of (document, key) answers every query by two searches.
+    """
+    T_k = ids.shape[1]
+    order = torch.arange(T_k, device=ids.device)
+    keys = (ids[..., 0].long() * T_k + order).sort(1).values
+    first = ids_q.long() * T_k + origin
+    low, high = (torch.searchsorted(keys, (first + x)[..., 0].contiguous()) for x in (start, stop))
+    return (high - low).clamp(min=0)[..., None]
+''',
+    "cut_positions": '''
+def cut_positions(positions, keys):
+    """The positions of one packed sequence."""
+    if isinstance(positions, dict):
+        return {name: x[:, keys] for name, x in positions.items()}
+    return None if positions is None else positions[:, keys]
+''',
+    "softmax": '''
+def softmax(logit, visible, sink=None):
+    """The weights [batch, query, key, head] and the log-sum-exp [batch, query, head].
+
+    A row that sees no key has weights 0 and log-sum-exp -inf, and gives gradient 0.
+    """
+    alive = visible.any(2, keepdim=True)
+    logit = torch.where(visible, logit, -torch.inf)
+    logit = torch.where(alive, logit, 0.0)
+    lse = logit.logsumexp(2, keepdim=True)
+    if sink is not None:
+        lse = torch.logaddexp(lse, sink + torch.zeros_like(lse))
+    weights = torch.where(visible, (logit - lse).exp(), 0.0)
+    return weights, torch.where(alive, lse, -torch.inf)[:, :, 0]
+''',
+    "ratio": '''
+def ratio(numerator, denominator, visible, at_least):
+    """The weights n_ij / max(|sum_l d_il|, at_least), [batch, query, key, head]."""
+    total = torch.where(visible, denominator, 0.0).sum(2, keepdim=True).abs()
+    total = torch.where(total >= at_least, total, at_least)
+    total = torch.where(visible.any(2, keepdim=True), total, 1.0)
+    return torch.where(visible, numerator, 0.0) / total
+''',
+    "read_rows": '''
+def read_rows(table, index):
+    """table[b, i, h, index[b, i, j, h]]: each query's own table read for each key."""
+    shape = torch.broadcast_shapes(index.shape, table[:, :, None, :, 0].shape)
+    index = index.expand(shape).movedim(2, -1)
+    table = table.expand(*index.shape[:-1], -1)
+    return table.gather(-1, index).movedim(-1, 2)
+''',
+    "read_columns": '''
+def read_columns(table, index):
+    """table[b, j, h, index[b, i, j, h]]: each key's own table read for each query."""
+    shape = torch.broadcast_shapes(index.shape, table[:, None, :, :, 0].shape)
+    index = index.expand(shape).movedim(1, -1)
+    table = table.expand(*index.shape[:-1], -1)
+    return table.gather(-1, index).movedim(-1, 1)
+''',
+}
+
+
+def functions(names: Iterable[str]) -> list[str]:
+    """The sources of these functions, in the order of the library."""
+    wanted = set(names)
+    return [source.strip() for name, source in _SOURCES.items() if name in wanted]
