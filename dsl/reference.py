@@ -144,7 +144,8 @@ def _positions(
         found: dict[str | None, Tensor] = {None: given}
         came = "one tensor"
     else:
-        found = {**(given or {})}
+        found = {}
+        found.update(given or {})
         came = f"the coordinates {', '.join(map(str, found))}" if found else "none"
     missing = [name for name in names if name not in found]
     extra = [name for name in found if name is not None and name not in names]

@@ -32,12 +32,10 @@ def place_of(declaration: gn.Declaration, name: str) -> str:
 def test_a_kv_head_serves_its_group(name: str) -> None:
     declaration, tensors = call(name, time=9, heads=6, kv_heads=2)
     wide = dict(tensors)
-    for given in (*declaration.node.inputs, "v"):
-        heads = "KVHead" if given == "v" else given.heads  # type: ignore[union-attr]
-        if heads == "KVHead":
-            own = given if isinstance(given, str) else given.name
-            axis = 0 if place_of(declaration, own) == "constant" else 2
-            wide[own] = tensors[own].repeat_interleave(3, axis)
+    grouped = [x.name for x in declaration.node.inputs if x.heads == "KVHead"]
+    for own in (*grouped, "v"):
+        axis = 0 if place_of(declaration, own) == "constant" else 2
+        wide[own] = tensors[own].repeat_interleave(3, axis)
     same(reference(declaration, **wide), reference(declaration, **tensors))
 
 
@@ -102,8 +100,8 @@ def test_a_row_without_keys_is_zero_and_moves_nothing(name: str) -> None:
     """More queries than keys: the first ones stand before all keys."""
     declaration, tensors = call(name, time=7, requires_grad=True)
     alive = {n: x.detach().clone().requires_grad_() for n, x in tensors.items()}
-    for x, n in ((tensors, 5), (alive, 5)):
-        x["k"], x["v"] = (x[y].detach()[:, :n].requires_grad_() for y in "kv")
+    for given in (tensors, alive):
+        given["k"], given["v"] = (given[n].detach()[:, :5].requires_grad_() for n in "kv")
     alive["q"] = alive["q"].detach()[:, 2:].requires_grad_()
     out, short = reference(declaration, **tensors), reference(declaration, **alive)
     assert torch.equal(out[:, :2], torch.zeros_like(out[:, :2]))

@@ -7,6 +7,7 @@ import naive
 import numpy as np
 import pytest
 import torch
+from naive.base import Array, everything, omega, turned
 from torch import Tensor
 
 from gnomon.dsl import catalogue
@@ -147,9 +148,11 @@ def one_head(tensor: Tensor, letters: str, batch: int, head: int) -> Any:
 def test_the_oracle_gives_the_published_formula(case: Case) -> None:
     random = torch.Generator().manual_seed(len(case.name))
     letters = {"q": "bthd", "k": "btgd", "v": "btgv", **case.inputs}
-    tensors = {name: draw(name, axes, random) for name, axes in letters.items()}
-    formula = getattr(naive, case.name)
-    found = reference(catalogue.find(case.name).bind(**case.numbers), **tensors)
+    tensors: dict[str, Any] = {n: draw(n, axes, random) for n, axes in letters.items()}
+    formula = naive.formula(case.name)
+    q, k, v = (tensors.pop(name) for name in "qkv")
+    found = reference(catalogue.find(case.name).bind(**case.numbers), q, k, v, **tensors)
+    tensors |= {"q": q, "k": k, "v": v}
     assert found.dtype == torch.float64
     assert found.shape == (BATCH, TIME, HEADS, VALUE)
     for batch in range(BATCH):
@@ -184,10 +187,10 @@ def test_each_plane_of_m_rope_turns_with_its_own_coordinate() -> None:
     found = reference(variant, q, k, v, positions=places)
     owner = [places["t"] * 0.5, places["y"], places["y"], places["x"]]
     for batch in range(BATCH):
-        angle = np.stack([p[batch].numpy() for p in owner], 1) * naive.omega(DIM)
+        angle = np.stack([p[batch].numpy() for p in owner], 1) * omega(DIM)
         for head in range(HEADS):
-            own = (x[batch, :, at].numpy() for x, at in ((q, head), (k, head // 2), (v, head // 2)))
-            expected = naive.turned(*own, angle)
+            own = [x[batch, :, at].numpy() for x, at in ((q, head), (k, head // 2), (v, head // 2))]
+            expected = turned(own[0], own[1], own[2], angle)
             np.testing.assert_allclose(found[batch, :, head].numpy(), expected, rtol=1e-11)
 
 
@@ -203,15 +206,15 @@ def test_the_matrix_exponential_of_a_place_acts_on_its_token(name: str) -> None:
         skews = [skew(p[head].numpy()) for p in (p_y, p_x)]
         place = np.stack([places[c][batch].numpy() for c in "yx"], 1)
         own = tuple(t[batch, :, head].numpy() for t in (q, k, v))
-        formula = naive.comrope if name == "comrope" else naive.liere
+        formula = naive.formula(name)
         expected = formula(*own, place, skews)
         np.testing.assert_allclose(found[batch, :, head].numpy(), expected, rtol=1e-10)
 
 
-def skew(p: np.ndarray) -> np.ndarray:
+def skew(p: Array) -> Array:
     """P - P^T, blocks laid out on the diagonal."""
     if p.ndim == 2:
-        return p - p.T
+        return np.asarray(p - p.T)
     size = p.shape[1]
     whole = np.zeros((len(p) * size,) * 2)
     for c, block in enumerate(p):
@@ -224,10 +227,11 @@ def test_half_of_the_planes_of_axial_rope_turn_with_y_and_half_with_x() -> None:
     q, k, v = (draw(n, "btgd", random) for n in "qkv")
     places = {c: torch.randint(0, 5, (BATCH, TIME), generator=random) for c in "yx"}
     found = reference(catalogue.find("rope_axial"), q, k, v, positions=places)
-    w = naive.omega(DIM, 100.0)
+    w = omega(DIM, 100.0)
     y, x = (places[c][1].numpy()[:, None] for c in "yx")
-    own = (t[1, :, 0].numpy() for t in (q, k, v))
-    expected = naive.turned(*own, np.concatenate([y * w[:2], x * w[2:]], 1), naive.everything)
+    own = [t[1, :, 0].numpy() for t in (q, k, v)]
+    angle = np.concatenate([y * w[:2], x * w[2:]], 1)
+    expected = turned(own[0], own[1], own[2], angle, everything)
     np.testing.assert_allclose(found[1, :, 0].numpy(), expected, rtol=1e-11)
 
 
