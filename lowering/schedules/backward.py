@@ -16,7 +16,7 @@ every sum runs along rows of the tile. Nothing is summed by atomics: each output
 from dataclasses import dataclass
 from typing import Literal
 
-from gnomon.dsl.nodes import Apply, Constant, Expr, Lookup
+from gnomon.dsl.nodes import Apply, Constant, Expr, Lookup, walk
 from gnomon.lowering import tile
 from gnomon.lowering.build import Block
 from gnomon.lowering.core import Anchored, Attention, Given, PairDot, Read, Stream
@@ -44,6 +44,7 @@ from gnomon.lowering.tile import (
 )
 
 INFINITY = Number(float("inf"))
+_UNBOUNDED = frozenset(("/", "**", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt"))
 Kind = Literal["matrix", "lines", "total", "channels", "entries"]
 
 
@@ -116,14 +117,36 @@ def _take_factor(each: Accumulated) -> None:
 
 
 def _factored(adjoint: Expr) -> tuple[Expr, Expr | None]:
-    match adjoint:
-        case Apply("*", (x, Read(stream) as factor)) if stream.role == "host":
-            return x, factor
-        case Apply("*", (x, Constant() as factor)):
-            return x, factor
-        case Apply("neg", (x,)):
-            return x, Constant(-1.0)
-    return adjoint, None
+    """A product as (what differs from pair to pair, the numbers of the launch in it)."""
+    numbers: list[Expr] = []
+    rest: list[Expr] = []
+
+    def take(x: Expr) -> None:
+        match x:
+            case Apply("*", (a, b)):
+                take(a)
+                take(b)
+            case Apply("neg", (a,)):
+                numbers.append(Constant(-1.0))
+                take(a)
+            case Constant():
+                numbers.append(x)
+            case Read(stream) if stream.role == "host":
+                numbers.append(x)
+            case _:
+                rest.append(x)
+
+    take(adjoint)
+    if not numbers or not rest:
+        return adjoint, None
+    return _product(rest), _product(numbers)
+
+
+def _product(parts: list[Expr]) -> Expr:
+    product = parts[0]
+    for part in parts[1:]:
+        product = apply("*", product, part)
+    return product
 
 
 def _constants(place: Place) -> str:
@@ -140,6 +163,15 @@ class _Backward:
         self.b: Block = self.frame.block
         self.stationary, self.moving = self.b.order
         self.sums = _collect(adjoints(attention), place)
+        self.recomputed = [attention.weight]
+        if attention.normaliser == "softmax":
+            self.recomputed = [fold_log2e(attention.weight)]
+        self.singular = any(
+            isinstance(node, Apply) and node.fn in _UNBOUNDED
+            for formula in (attention.weight, attention.denominator)
+            if formula is not None
+            for node in walk(formula)
+        )
         self.do = Tensor("do", ("batch", "time_q", "head", "DV"), "io", "in")
         names = {"softmax": ["lse"], "weighted_sum": [], "ratio": ["den"]}[attention.normaliser]
         if attention.exponent is not None:
@@ -192,10 +224,12 @@ class _Backward:
         b = self.b
         condition = visible(self.a.mask, pair, rows_end=True) if masked else None
         shown = None if condition is None else b.let("b_visible", condition)
-        self.shown = shown
+        # hidden pairs have cotangent 0; a derivative that can be infinite there must not meet it
+        self.shown = shown if self.singular else None
+        pair.announce([*self.recomputed, *(a for s in self.sums.values() for _, a in s.leaves)])
         product = self._meet(known["do"], self.v)
         if self.a.normaliser == "softmax":
-            logit = pair.value(fold_log2e(self.a.weight))
+            logit = pair.value(self.recomputed[0])
             p = self._hide(b.op("exp2", b.op("-", _tile(b, logit, pair.shape), known["shift"])), shown)
             weight = b.let("b_p", p)
             g = b.let("b_g", product)
@@ -222,22 +256,22 @@ class _Backward:
 
     def collect(self, pair: PairTile) -> None:
         """Add this tile's adjoints to their sums."""
-        pair.announce([adjoint for s in self.sums.values() for _, adjoint in s.leaves])
         for each in self.sums.values():
             for leaf, adjoint in each.leaves:
-                self._add(pair, each, leaf, adjoint)
+                if each.kind != "channels":
+                    self._add(pair, each, leaf, adjoint)
+        channels = [each for each in self.sums.values() if each.kind == "channels"]
+        for axis in dict.fromkeys(self.frame.widths.axes(each.stream)[0] for each in channels):
+            same = [s for s in channels if self.frame.widths.axes(s.stream)[0] == axis]
+            self._add_channels(pair, axis, same)
 
     def _adjoint(self, pair: PairTile, adjoint: Expr, name: str) -> tile.Expr:
         value = _tile(self.b, pair.value(adjoint), pair.shape)
-        # what the formula's derivative is outside the mask (log of a negative distance) must not count
         value = self._hide(value, self.shown)
         return value if isinstance(value, Ref) else pair._let(name, value)
 
     def _add(self, pair: PairTile, each: Accumulated, leaf: Expr, adjoint: Expr) -> None:
         b, stream = self.b, each.stream
-        if each.kind == "channels":
-            self._add_channels(pair, each, adjoint)
-            return
         value = self._adjoint(pair, adjoint, f"b_d_{stream.name}_pair")
         if each.kind == "matrix":
             assert isinstance(leaf, PairDot) and each.carrier is not None
@@ -270,18 +304,23 @@ class _Backward:
         head = self.frame.h if stream.place == "row" or stream.heads == "Head" else self.frame.kv
         return (self.frame.batch, side.times, head), (None, side.limit, None)
 
-    def _add_channels(self, pair: PairTile, each: Accumulated, adjoint: Expr) -> None:
-        """Sum a vector of the pair over the tile, channel by channel."""
+    def _add_channels(self, pair: PairTile, axis: str, sums: list[Accumulated]) -> None:
+        """Sum vectors of the pair over the tile, channel by channel."""
         b = self.b
-        assert each.carrier is not None
-        (axis,) = self.frame.widths.axes(each.stream)
-        pair.settle(adjoint)
+        for each in sums:
+            for _, adjoint in each.leaves:
+                pair.settle(adjoint)
         with pair.loop_over_channels(scalar(axis)) as channel:
-            value = self._hide(_tile(b, pair.value(adjoint), pair.shape), self.shown)
-            lines = b.let("b_lines", Reduce("sum", value, self.moving))
-            total = b.let("b_one", Reduce("sum", lines, self.stationary))
             here = b.op("==", Arange(f"B{axis}"), channel)
-            b.set(each.carrier, b.op("+", each.carrier, b.op("where", here, total, 0.0)))
+            for each in sums:
+                assert each.carrier is not None
+                (adjoint,) = [adjoint for _, adjoint in each.leaves]
+                value = self._hide(_tile(b, pair.value(adjoint), pair.shape), self.shown)
+                name = each.stream.name
+                lines = b.let(f"b_lines_{name}", Reduce("sum", value, self.moving))
+                total = b.let(f"sum_{name}", Reduce("sum", lines, self.stationary))
+                added = b.op("where", here, total, 0.0)
+                b.set(each.carrier, b.op("+", each.carrier, added))
 
     # -- carriers and results
 

@@ -35,26 +35,27 @@ class PairTile:
         self.anchor = anchor or row
         self.given = given
         self.memo: dict[Expr, tile.Expr] = {}
-        self.uses: dict[int, int] = {}
+        self.uses: dict[Expr, int] = {}
         self.channel: tile.Expr | None = None
         self.shape = frame.block.order
 
     # -- entry points
 
     def announce(self, roots: Iterable[Expr]) -> None:
-        """Count the uses of every node, so that shared ones get a name."""
+        """Count the uses of every value, so that shared ones get a name."""
         stack: list[Node] = list(roots)
-        for root in stack:
-            self.uses[id(root)] = self.uses.get(id(root), 0) + 1
-        seen: set[int] = set()
+        for root in roots:
+            self.uses[root] = self.uses.get(root, 0) + 1
+        seen: set[Node] = set()
         while stack:
             node = stack.pop()
-            if id(node) in seen:
+            if node in seen:
                 continue
-            seen.add(id(node))
+            seen.add(node)
             for child in node.children():
-                self.uses[id(child)] = self.uses.get(id(child), 0) + 1
-                stack.append(child)
+                if isinstance(child, Expr):
+                    self.uses[child] = self.uses.get(child, 0) + 1
+                    stack.append(child)
 
     def value(self, x: Expr, name: str = "") -> tile.Expr:
         """The tile of a formula; with a name, as a statement of its own."""
@@ -71,7 +72,7 @@ class PairTile:
         if isinstance(made, (Load, tile.Dot)):
             return True
         varies = set(type_of(made).shape) == set(self.shape)
-        return self.uses.get(id(x), 0) > 1 or not varies
+        return self.uses.get(x, 0) > 1 or not varies
 
     def _let(self, name: str, value: tile.Expr) -> Ref:
         free, number = name, 2
@@ -234,8 +235,10 @@ def _name(x: Expr) -> str:
     match x:
         case Apply("*", (Read(stream) | Anchored(stream, _), Constant(value))) if value == LOG2E:
             return f"{stream.name}_log2" if stream.role == "host" else f"b_{stream.name}_log2"
-        case Lookup(Read(stream), _):
+        case Lookup(Read(stream), _) | Read(stream):
             return f"b_{stream.name}"
+        case Apply("-", (Index("row"), Index("column"))):
+            return "b_distance"
         case Apply(fn, _):
             return _NAMES.get(fn, "b_x")
     return "b_x"
