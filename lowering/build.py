@@ -46,7 +46,9 @@ class Block:
             return longest
         names = dict.fromkeys([*longest, *extra])
         if set(names) != set(self.order):
-            raise TypeError(f"cannot broadcast {shapes} together: only {self.order} meet in a score tile")
+            raise TypeError(
+                f"cannot broadcast {shapes} together: only {self.order} meet in a score tile"
+            )
         return self.order
 
     # -- statements
@@ -94,7 +96,9 @@ def _dtype(fn: str, values: tuple[Expr, ...], types: list[Type]) -> DType:
         return "bool"
     counted = list(zip(values, types, strict=True))[1 if fn == "where" else 0 :]
     # literals adapt to the tile beside them: x * 2 stays f32, i + 1 stays i32
-    firm = [t.dtype for v, t in counted if not isinstance(v, Number)] or [t.dtype for _, t in counted]
+    firm = [t.dtype for v, t in counted if not isinstance(v, Number)] or [
+        t.dtype for _, t in counted
+    ]
     widest = max(firm, key=lambda d: _RANK[d])
     soft_real = any(isinstance(v, Number) and v.dtype in ("f32", "f64") for v, _ in counted)
     if widest in ("bool", "i32", "i64") and (fn in _REAL or soft_real):

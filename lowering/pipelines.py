@@ -43,15 +43,25 @@ class KernelPass(Pass):
 ATTENTION_PASSES = (
     # before anything looks at the logit: what is constant in a row needs neither pairs nor a derivative
     AttentionPass(
-        "drop_row_constants", "terms of a softmax logit without a key leave the pairs", drop_row_constants
+        "drop_row_constants",
+        "terms of a softmax logit without a key leave the pairs",
+        drop_row_constants,
     ),
     # after the split, since only then every exponential of the pair is one node
-    AttentionPass("rescale_ratio", "exponentials of a ratio are measured from the row's maximum", rescale_ratio),
+    AttentionPass(
+        "rescale_ratio",
+        "exponentials of a ratio are measured from the row's maximum",
+        rescale_ratio,
+    ),
 )
 
 KERNEL_PASSES = (
     # the schedules form every value where it is needed; what does not change moves out of the loops first,
-    KernelPass("hoist_invariants", "vectors and scalars that a loop does not change leave it", hoist_invariants),
+    KernelPass(
+        "hoist_invariants",
+        "vectors and scalars that a loop does not change leave it",
+        hoist_invariants,
+    ),
     # so that what nobody reads any more (a side's unused offsets, a settled stream) is seen as such
     KernelPass("remove_dead", "values that reach no store are removed", remove_dead),
 )
@@ -124,7 +134,11 @@ def stages(variant: Variant) -> Iterator[tuple[str, str, object]]:
     for attention in program.attentions:
         schedules = (forward(attention), backward_rows(attention), backward_columns(attention))
         kernels = tuple(k for k in schedules if k is not None)
-        yield "schedule", "loops over tiles: forward, rows and columns of the backward pass", kernels
+        yield (
+            "schedule",
+            "loops over tiles: forward, rows and columns of the backward pass",
+            kernels,
+        )
         for step in KERNEL_PASSES:
             kernels = tuple(step.run(k) for k in kernels)
             yield step.name, step.purpose, kernels

@@ -96,7 +96,11 @@ def mask_text(mask: Mask) -> str:
     """A mask on one line."""
     if mask.rule in ("and", "or"):
         sign = {"and": " & ", "or": " | "}[mask.rule]
-        return "(" + sign.join(mask_text(part) for part in mask.operands if isinstance(part, Mask)) + ")"
+        return (
+            "("
+            + sign.join(mask_text(part) for part in mask.operands if isinstance(part, Mask))
+            + ")"
+        )
     inner = ", ".join(formula_text(x) if isinstance(x, Expr) else str(x) for x in mask.operands)
     return f"{mask.rule}({inner})"
 
@@ -139,7 +143,9 @@ def _stmt(stmt: Stmt) -> str:
         case tile.Set(ref, value):
             return f"{ref.name} <- {expr_text(value)}"
         case tile.For(index, start, stop, step, _, _):
-            return f"for {index.name} in {expr_text(start)} .. {expr_text(stop)} by {expr_text(step)}:"
+            return (
+                f"for {index.name} in {expr_text(start)} .. {expr_text(stop)} by {expr_text(step)}:"
+            )
         case tile.Store(tensor, index, value, limits):
             return f"store {tensor.name}{_at(index, limits)} = {expr_text(value)}"
         case tile.Scatter(tensor, index, entry, value, limits):

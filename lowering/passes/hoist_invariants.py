@@ -58,9 +58,7 @@ def _lift(loop: For, made: dict[str, Expr]) -> tuple[list[Let], For]:
     return moved, replace(loop, body=tuple(kept))
 
 
-def _is_movable(
-    let: Let, changing: set[str], updated: set[str], made: dict[str, Expr]
-) -> bool:
+def _is_movable(let: Let, changing: set[str], updated: set[str], made: dict[str, Expr]) -> bool:
     name = let.ref.name
     if name in updated or len(type_of(let.value).shape) > 1:
         return False

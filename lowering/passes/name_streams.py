@@ -1,8 +1,8 @@
 """Names of streams: what the tensor is, in the words of the variant.
 
-    the only dot          q, k              further dots        q_2, k_2, ... unless a variable named them
-    an input read as is   its own name      a prefix sum        <input>_sum_q, <input>_sum_k
-    rsqrt_dim             scale             everything else     the hint, or <input>_<function>, by side
+the only dot          q, k              further dots        q_2, k_2, ... unless a variable named them
+an input read as is   its own name      a prefix sum        <input>_sum_q, <input>_sum_k
+rsqrt_dim             scale             everything else     the hint, or <input>_<function>, by side
 """
 
 from gnomon.dsl.nodes import Apply, At, Builtin, Constant, Expr, Input, PrefixSum, walk
@@ -49,7 +49,11 @@ def _by_content(value: Expr, role: str, side: str) -> str:
     if isinstance(inner, PrefixSum):
         return _with_side(f"{stem or 'prefix'}_sum", side)
     if role == "table":
-        return f"{stem or 'entries'}_table" if side == "" else _with_side(f"{stem or 'entries'}_row", side)
+        return (
+            f"{stem or 'entries'}_table"
+            if side == ""
+            else _with_side(f"{stem or 'entries'}_row", side)
+        )
     if stem is not None:
         return _with_side(f"{stem}_term", side)
     builtins = [n.which for n in walk(value) if isinstance(n, Builtin)]

@@ -57,7 +57,9 @@ def _scale(x: Expr) -> Expr | None:
             return None if left is None or right is None else Apply(fn, (left, right))
         case Apply("where", (condition, a, b)) if not _has_exp(condition):
             left, right = _scale(a), _scale(b)
-            return None if left is None or right is None else Apply("where", (condition, left, right))
+            return (
+                None if left is None or right is None else Apply("where", (condition, left, right))
+            )
         case Apply("*", (a, b)) if _has_exp(a) != _has_exp(b):
             grows, factor = (a, b) if _has_exp(a) else (b, a)
             inner = _scale(grows)

@@ -165,11 +165,14 @@ class _Splitter:
         if isinstance(value, Apply) and kind(value).element == "bool":
             return Apply(value.fn, tuple(self.pair(arg) for arg in value.args))
         needs_tensor = any(
-            isinstance(n, Input) or (isinstance(n, Builtin) and n.which in ("head", "channel", "plane"))
+            isinstance(n, Input)
+            or (isinstance(n, Builtin) and n.which in ("head", "channel", "plane"))
             for n in walk(value)
         )
         if any(isinstance(n, Builtin) and n.which == "length" for n in walk(value)):
-            raise _unsupported(value, "length() inside a pair formula differs by sequence", self.variant)
+            raise _unsupported(
+                value, "length() inside a pair formula differs by sequence", self.variant
+            )
         axes = kind(value).axes
         if not needs_tensor and not axes:
             return Read(self.stream(value, "constant", "host"))
@@ -189,7 +192,9 @@ class _Splitter:
             return self.position(x)
         if of.place in ("row", "column") and of.element != "bool" and not _is_index_arithmetic(x):
             if of.axes:
-                raise _unsupported(x, "a vector of one token stands in a pair formula", self.variant)
+                raise _unsupported(
+                    x, "a vector of one token stands in a pair formula", self.variant
+                )
             return Read(self.stream(x, _SIDES[of.place], "scalar"))
         if of.place == "constant":
             return self.constant(x)
@@ -207,7 +212,9 @@ class _Splitter:
             case Lookup(table, index):
                 return self.lookup(table, index)
             case ScoreScan():
-                raise _unsupported(x, "a sum over the keys in between is carried along the row", self.variant)
+                raise _unsupported(
+                    x, "a sum over the keys in between is carried along the row", self.variant
+                )
         raise _unsupported(x, "it is no part of a pair formula", self.variant)
 
     def position(self, x: At) -> Expr:
@@ -244,7 +251,9 @@ class _Splitter:
             return Mask(mask.rule, sides)
         if mask.rule == "selected_blocks":
             blocks, size = mask.operands
-            return Mask(mask.rule, (Read(self.stream(cast(Expr, blocks), "row", "table", "blocks")), size))
+            return Mask(
+                mask.rule, (Read(self.stream(cast(Expr, blocks), "row", "table", "blocks")), size)
+            )
         if mask.rule == "negligible":
             return Mask("everything")  # hides nothing that has weight: exact without skipping
         parts = tuple(self.mask(x) if isinstance(x, Mask) else x for x in mask.operands)

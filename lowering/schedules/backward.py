@@ -13,18 +13,15 @@ The formulas' own derivatives come from `passes/differentiate.py`. Score tiles h
 every sum runs along rows of the tile. Nothing is summed by atomics: each output belongs to one program.
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
-from gnomon.dsl.nodes import Apply, Constant, Expr, Lookup, walk
+from gnomon.dsl.nodes import Apply, Expr, Lookup, walk
 from gnomon.lowering import tile
 from gnomon.lowering.build import Block
-from gnomon.lowering.core import Anchored, Attention, Given, PairDot, Read, Stream
-from gnomon.lowering.passes.differentiate import apply, differentiate
+from gnomon.lowering.core import Attention, PairDot, Stream
 from gnomon.lowering.passes.fold_log2e import LOG2E, fold_log2e
 from gnomon.lowering.schedules.formula import PairTile
-from gnomon.lowering.schedules.forward import BM, BN, MINUS_INFINITY, _tile, bounded
+from gnomon.lowering.schedules.forward import BM, BN, MINUS_INFINITY, bounded, score_tile
 from gnomon.lowering.schedules.frame import ZERO, Frame, Place, Side, scalar
+from gnomon.lowering.schedules.gradients import Accumulated, adjoints, collect
 from gnomon.lowering.schedules.masks import visible
 from gnomon.lowering.schedules.ranges import Ranges, Stationary
 from gnomon.lowering.tile import (
@@ -45,7 +42,6 @@ from gnomon.lowering.tile import (
 
 INFINITY = Number(float("inf"))
 _UNBOUNDED = frozenset(("/", "**", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt"))
-Kind = Literal["matrix", "lines", "total", "channels", "entries"]
 
 
 def backward_rows(attention: Attention, *, packed: bool = False) -> Kernel | None:
@@ -59,101 +55,6 @@ def backward_columns(attention: Attention, *, packed: bool = False) -> Kernel:
     return _Columns(attention, "column", packed=packed).build()
 
 
-def adjoints(attention: Attention) -> dict[Expr, Expr]:
-    """The adjoint of every differentiable leaf, over Given("ds"), or Given("dn") and Given("dd")."""
-    if attention.denominator is None:
-        return differentiate(attention.weight, Given("ds", "pair"))
-    found = differentiate(attention.weight, Given("dn", "pair"))
-    for leaf, adjoint in differentiate(attention.denominator, Given("dd", "row")).items():
-        found[leaf] = apply("+", found[leaf], adjoint) if leaf in found else adjoint
-    return found
-
-
-@dataclass(slots=True)
-class Accumulated:
-    """What one stream's gradient is collected from, and where."""
-
-    stream: Stream
-    kind: Kind
-    leaves: list[tuple[Expr, Expr]]
-    carrier: Ref | None = None
-    factor: Expr | None = None
-    """A number of the launch that every adjoint has: multiplied once, at the end."""
-
-
-def _collect(found: dict[Expr, Expr], place: Place) -> dict[str, Accumulated]:
-    """The gradients that the kernel with this stationary side forms, by stream name."""
-    sums: dict[str, Accumulated] = {}
-
-    def add(stream: Stream, kind: Kind, leaf: Expr, adjoint: Expr) -> None:
-        sums.setdefault(stream.name, Accumulated(stream, kind, [])).leaves.append((leaf, adjoint))
-
-    for leaf, adjoint in found.items():
-        match leaf:
-            case PairDot(row, column):
-                stream = row if place == "row" else column
-                if stream.differentiable:
-                    add(stream, "matrix", leaf, adjoint)
-            case Anchored(stream, _) | Read(stream) if stream.place == place:
-                add(stream, "lines", leaf, adjoint)
-            case Lookup(Read(stream), _) if stream.place in (place, _constants(place)):
-                add(stream, "entries", leaf, adjoint)
-            case Read(stream) if stream.place == _constants(place):
-                add(stream, "channels" if stream.role == "vector" else "total", leaf, adjoint)
-    for each in sums.values():
-        _take_factor(each)
-    return sums
-
-
-def _take_factor(each: Accumulated) -> None:
-    """sum_k (x_k * c) -> c * sum_k x_k for a number c of the launch."""
-    if each.kind not in ("matrix", "lines", "total"):
-        return
-    split = [_factored(adjoint) for _, adjoint in each.leaves]
-    factors = {factor for _, factor in split}
-    if len(factors) == 1 and factors != {None}:
-        each.leaves = [(leaf, x) for (leaf, _), (x, _) in zip(each.leaves, split, strict=True)]
-        (each.factor,) = factors
-
-
-def _factored(adjoint: Expr) -> tuple[Expr, Expr | None]:
-    """A product as (what differs from pair to pair, the numbers of the launch in it)."""
-    numbers: list[Expr] = []
-    rest: list[Expr] = []
-
-    def take(x: Expr) -> None:
-        match x:
-            case Apply("*", (a, b)):
-                take(a)
-                take(b)
-            case Apply("neg", (a,)):
-                numbers.append(Constant(-1.0))
-                take(a)
-            case Constant():
-                numbers.append(x)
-            case Read(stream) if stream.role == "host":
-                numbers.append(x)
-            case _:
-                rest.append(x)
-
-    take(adjoint)
-    if not numbers or not rest:
-        return adjoint, None
-    return _product(rest), _product(numbers)
-
-
-def _product(parts: list[Expr]) -> Expr:
-    product = parts[0]
-    for part in parts[1:]:
-        product = apply("*", product, part)
-    return product
-
-
-def _constants(place: Place) -> str:
-    """The rows kernel also sums over whole tiles: one program belongs to one query head."""
-    return "constant" if place == "row" else ""
-
-
 class _Backward:
     """What both kernels share: weights, cotangents, and the sums of the adjoints."""
 
@@ -162,7 +63,7 @@ class _Backward:
         self.frame = Frame(attention, place, packed=packed)
         self.b: Block = self.frame.block
         self.stationary, self.moving = self.b.order
-        self.sums = _collect(adjoints(attention), place)
+        self.sums = collect(adjoints(attention), place)
         self.recomputed = [attention.weight]
         if attention.normaliser == "softmax":
             self.recomputed = [fold_log2e(attention.weight)]
@@ -230,12 +131,14 @@ class _Backward:
         product = self._meet(known["do"], self.v)
         if self.a.normaliser == "softmax":
             logit = pair.value(self.recomputed[0])
-            p = self._hide(b.op("exp2", b.op("-", _tile(b, logit, pair.shape), known["shift"])), shown)
+            p = self._hide(
+                b.op("exp2", b.op("-", score_tile(b, logit, pair.shape), known["shift"])), shown
+            )
             weight = b.let("b_p", p)
             g = b.let("b_g", product)
             pair.given["ds"] = b.let("b_ds", b.op("*", weight, b.op("-", g, known["delta"])))
             return weight
-        value = self._hide(_tile(b, pair.value(self.a.weight), pair.shape), shown)
+        value = self._hide(score_tile(b, pair.value(self.a.weight), pair.shape), shown)
         if self.a.normaliser == "weighted_sum":
             weight = b.let("b_w", value)
             pair.given["ds"] = b.let("b_ds", self._hide(b.let("b_g", product), shown))
@@ -244,7 +147,7 @@ class _Backward:
         g = b.let("b_g", product)
         pair.given["dn"] = b.let("b_dn", self._hide(b.op("*", g, known["inverse"]), shown))
         of_sum = b.op("neg", b.op("*", known["delta"], known["slope"]))
-        pair.given["dd"] = b.let("b_dd", self._hide(_tile(b, of_sum, pair.shape), shown))
+        pair.given["dd"] = b.let("b_dd", self._hide(score_tile(b, of_sum, pair.shape), shown))
         return weight
 
     def _hide(self, x: tile.Expr, shown: tile.Expr | None) -> tile.Expr:
@@ -266,7 +169,7 @@ class _Backward:
             self._add_channels(pair, axis, same)
 
     def _adjoint(self, pair: PairTile, adjoint: Expr, name: str) -> tile.Expr:
-        value = _tile(self.b, pair.value(adjoint), pair.shape)
+        value = score_tile(self.b, pair.value(adjoint), pair.shape)
         value = self._hide(value, self.shown)
         return value if isinstance(value, Ref) else pair._let(name, value)
 
@@ -275,7 +178,9 @@ class _Backward:
         value = self._adjoint(pair, adjoint, f"b_d_{stream.name}_pair")
         if each.kind == "matrix":
             assert isinstance(leaf, PairDot) and each.carrier is not None
-            other = pair.column.load(leaf.column) if self.place == "row" else pair.row.load(leaf.row)
+            other = (
+                pair.column.load(leaf.column) if self.place == "row" else pair.row.load(leaf.row)
+            )
             b.set(each.carrier, b.op("+", each.carrier, Dot(Cast(value, "io"), other)))
         elif each.kind in ("lines", "total"):
             assert each.carrier is not None
@@ -315,7 +220,7 @@ class _Backward:
             for each in sums:
                 assert each.carrier is not None
                 (adjoint,) = [adjoint for _, adjoint in each.leaves]
-                value = self._hide(_tile(b, pair.value(adjoint), pair.shape), self.shown)
+                value = self._hide(score_tile(b, pair.value(adjoint), pair.shape), self.shown)
                 name = each.stream.name
                 lines = b.let(f"b_lines_{name}", Reduce("sum", value, self.moving))
                 total = b.let(f"sum_{name}", Reduce("sum", lines, self.stationary))
@@ -349,7 +254,9 @@ class _Backward:
             if each.kind == "total":
                 value = Reduce("sum", value, self.stationary)
             if each.factor is not None:
-                value = b.op("*", value, PairTile(self.frame, self.fixed, self.fixed, {}).value(each.factor))
+                value = b.op(
+                    "*", value, PairTile(self.frame, self.fixed, self.fixed, {}).value(each.factor)
+                )
             if own:
                 index, limits = (*index, Arange(f"B{own[0]}")), (*limits, scalar(own[0]))
             b.add(Store(tensor, index, value, limits))
@@ -392,11 +299,15 @@ class _Rows(_Backward):
         # a ragged tile of queries has no interior: its missing rows must not count in sums
         whole = b.op("<=", b.op("+", first, BM), scalar("T_q"))
         for start, stop, masked in ranges.loops(self.a.mask, interior=whole):
-            b.remark("edge tiles: pairs are masked" if masked else "tiles that every row sees whole")
+            b.remark(
+                "edge tiles: pairs are masked" if masked else "tiles that every row sees whole"
+            )
             with b.loop("i_c", start, stop, BN) as i_c:
                 column = self.frame.side("column", i_c)
                 pair = PairTile(self.frame, row, column, dict(known))
-                self.v = b.let("b_v", column.matrix(self.frame.v, self.frame.kv, "DV", "BV"), "[BN, BV]")
+                self.v = b.let(
+                    "b_v", column.matrix(self.frame.v, self.frame.kv, "DV", "BV"), "[BN, BV]"
+                )
                 self.weights(pair, known, masked=masked)
                 self.collect(pair)
 
@@ -454,7 +365,9 @@ class _Columns(_Backward):
         ranges = Ranges(b, Stationary("column", first, end, scalar("T_q"), shift), BM)
         whole = b.op("<=", b.op("+", first, BN), scalar("T_k"))
         for start, stop, masked in ranges.loops(self.a.mask, interior=whole):
-            b.remark("edge tiles: pairs are masked" if masked else "tiles that every key sees whole")
+            b.remark(
+                "edge tiles: pairs are masked" if masked else "tiles that every key sees whole"
+            )
             with b.loop("i_r", start, stop, BM) as i_r:
                 self.step(self.frame.side("row", i_r), column, masked=masked)
 
@@ -467,5 +380,3 @@ class _Columns(_Backward):
         b.set(self.dv, b.op("+", self.dv, Dot(Cast(weight, "io"), known["do"])))
         self.collect(pair)
         column.loaded, self.frame.constants = loaded, constants
-
-

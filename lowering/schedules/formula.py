@@ -263,4 +263,3 @@ _NAMES: dict[str, str] = {
     "relu": "b_relu",
     "neg": "b_negative",
 }
-

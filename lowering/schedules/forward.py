@@ -38,7 +38,7 @@ class _Forward:
     def build(self) -> Kernel:
         b, frame = self.b, self.frame
         frame.open()
-        first = b.let("i_r", b.op("*", _long_rows_first(b), BM), "long rows first")
+        first = b.let("i_r", b.op("*", long_rows_first(b), BM), "long rows first")
         if frame.packed:
             b.add(tile.ExitIf(b.op(">=", first, scalar("T_q"))))
         row = frame.side("row", first)
@@ -93,7 +93,9 @@ class _Forward:
         tile_rows = Stationary("row", begin, end, scalar("T_k"), Number(0, "i32"))
         ranges = Ranges(b, tile_rows, BN)
         for start, stop, masked in ranges.loops(self.a.mask):
-            b.remark("edge tiles: pairs are masked" if masked else "tiles that every row sees whole")
+            b.remark(
+                "edge tiles: pairs are masked" if masked else "tiles that every row sees whole"
+            )
             with b.loop("i_c", start, stop, BN) as i_c:
                 self.step(self.frame.side("column", i_c), masked=masked)
 
@@ -120,7 +122,7 @@ class _Forward:
         logit = fold_log2e(self.a.weight)
         pair.announce([logit])
         shown = self._shown(pair, pair.value(logit), masked=masked, hidden=MINUS_INFINITY)
-        score = b.let("b_logit", _tile(b, shown, pair.shape))
+        score = b.let("b_logit", score_tile(b, shown, pair.shape))
         top = b.let("b_m_new", b.op("maximum", self.top, Reduce("max", score, "BN")))
         # a row that has seen no key yet has maximum -inf: measure it from 0
         base = b.let("b_base", b.op("where", b.op("==", top, MINUS_INFINITY), 0.0, top))
@@ -135,7 +137,7 @@ class _Forward:
         assert self.a.denominator is not None
         if self.a.exponent is not None:
             x = self._shown(pair, pair.value(self.a.exponent), masked=masked, hidden=MINUS_INFINITY)
-            exponent = b.let("b_exponent", _tile(b, x, pair.shape))
+            exponent = b.let("b_exponent", score_tile(b, x, pair.shape))
             top = b.let("b_m_new", b.op("maximum", self.top, Reduce("max", exponent, "BN")))
             shrink = b.let("b_c", b.op("exp", b.op("-", self.top, top)))
             b.set(self.top, top)
@@ -148,14 +150,14 @@ class _Forward:
             weight = b.op("where", shown, weight, 0.0)
             divisor = b.op("where", shown, divisor, 0.0)
         kept = self.total if shrink is None else b.op("*", self.total, shrink)
-        divisor = _tile(b, divisor, pair.shape)
+        divisor = score_tile(b, divisor, pair.shape)
         b.set(self.total, b.op("+", kept, Reduce("sum", divisor, "BN")))
         self.accumulate(pair, weight, shrink)
 
     def accumulate(self, pair: PairTile, weight: tile.Expr, shrink: tile.Expr | None) -> None:
         b = self.b
         v = b.let("b_v", pair.column.matrix(self.frame.v, self.frame.kv, "DV", "BV"), "[BN, BV]")
-        weight = _tile(b, weight, pair.shape)
+        weight = score_tile(b, weight, pair.shape)
         if not isinstance(weight, Ref):
             weight = b.let("b_w", weight)
         kept: tile.Expr = self.acc if shrink is None else b.op("*", self.acc, shrink)
@@ -170,7 +172,9 @@ class _Forward:
         stats: list[tuple[Tensor, tile.Expr]] = []
         if self.a.normaliser == "softmax":
             empty = b.op("==", self.total, 0.0)
-            whole = b.let("b_whole", b.op("where", empty, 1.0, self.total), "a row without keys gives 0")
+            whole = b.let(
+                "b_whole", b.op("where", empty, 1.0, self.total), "a row without keys gives 0"
+            )
             result = b.op("/", self.acc, whole)
             lse = b.op("*", b.op("+", self.top, b.op("log2", self.total)), LN2)
             lse = b.op("where", empty, MINUS_INFINITY, lse)
@@ -181,7 +185,9 @@ class _Forward:
             stats.append((frame.statistic("den", "out"), self.total))
             if self.a.exponent is not None:
                 stats.append((frame.statistic("row_max", "out"), self.top))
-            whole = b.let("b_whole", bounded(b, self.total, self.a, self.top if stats[1:] else None))
+            whole = b.let(
+                "b_whole", bounded(b, self.total, self.a, self.top if stats[1:] else None)
+            )
             empty = b.op("==", whole, 0.0)
             result = b.op("/", self.acc, b.op("where", empty, 1.0, whole))
         index = row.matrix(o, frame.h, "DV", "BV")
@@ -203,11 +209,11 @@ def bounded(b: Block, total: tile.Expr, a: Attention, row_max: tile.Expr | None)
     return b.op("maximum", size, bound)
 
 
-def _long_rows_first(b: Block) -> tile.Expr:
+def long_rows_first(b: Block) -> tile.Expr:
     return b.op("-", b.op("-", scalar("NM"), 1), scalar("i_m"))
 
 
-def _tile(b: Block, x: tile.Expr, shape: tuple[str, ...]) -> tile.Expr:
+def score_tile(b: Block, x: tile.Expr, shape: tuple[str, ...]) -> tile.Expr:
     """A value of every pair: formulas without a dot may vary along one axis only."""
     if tile.type_of(x).shape == shape:
         return x

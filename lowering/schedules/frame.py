@@ -123,7 +123,11 @@ class Frame:
             Tunable("BN"),
             *(Tunable(name) for name, _ in padded),
         )
-        heads = scalar("H") if self.stationary == "row" else self.block.op("//", scalar("H"), scalar("G"))
+        heads = (
+            scalar("H")
+            if self.stationary == "row"
+            else self.block.op("//", scalar("H"), scalar("G"))
+        )
         outer = "i_h" if self.stationary == "row" else "i_kv"
         which = ("i_m" if self.stationary == "row" else "i_n", scalar(counted))
         grid = (which, (outer, heads), ("i_s" if self.packed else "i_b", scalar("B")))
@@ -150,7 +154,9 @@ class Frame:
                 b.let(f"T_{x}", b.op("-", scalar(f"eos_{x}"), scalar(f"bos_{x}")))
         if self.stationary == "row":
             b.let("i_kv", b.op("//", self.h, scalar("G")))
-        self.shift = b.let("shift", b.op("-", scalar("T_k"), scalar("T_q")), "query r stands at r + shift")
+        self.shift = b.let(
+            "shift", b.op("-", scalar("T_k"), scalar("T_q")), "query r stands at r + shift"
+        )
 
     def length(self, place: Place) -> Ref:
         return scalar("T_q" if place == "row" else "T_k")
@@ -200,8 +206,9 @@ class Side:
         self.times: Expr = self.offsets
         self.limit: Expr = self.length
         if frame.packed:
-            bos, self.limit = scalar(f"bos_{'q' if place == 'row' else 'k'}"), scalar(
-                f"eos_{'q' if place == 'row' else 'k'}"
+            bos, self.limit = (
+                scalar(f"bos_{'q' if place == 'row' else 'k'}"),
+                scalar(f"eos_{'q' if place == 'row' else 'k'}"),
             )
             self.times = b.let(f"t_{letter}", b.op("+", bos, self.offsets))
         self.loaded: dict[str, Expr] = {}
@@ -214,14 +221,18 @@ class Side:
         """A stream's tile: [extent] of scalars or [extent, width] of vectors."""
         if stream.name not in self.loaded:
             name = f"b_{stream.name}"
-            self.loaded[stream.name] = self.frame.block.let(name, self._load(stream), self._shape(stream))
+            self.loaded[stream.name] = self.frame.block.let(
+                name, self._load(stream), self._shape(stream)
+            )
         return self.loaded[stream.name]
 
     def anchored(self, stream: Stream, anchor: Expr) -> Expr:
         """A prefix sum minus its anchor, rounded to f32 only then."""
         if stream.name not in self.loaded:
             difference = self.frame.block.op("-", self._load(stream), anchor)
-            self.loaded[stream.name] = self.frame.block.let(f"b_{stream.name}", Cast(difference, "f32"))
+            self.loaded[stream.name] = self.frame.block.let(
+                f"b_{stream.name}", Cast(difference, "f32")
+            )
         return self.loaded[stream.name]
 
     def first_of(self, stream: Stream) -> Expr:
@@ -257,4 +268,3 @@ class Side:
     def _shape(self, stream: Stream) -> str:
         shape = type_of(self._load(stream)).shape
         return f"[{', '.join(shape)}]" if stream.role == "dot" else ""
-

@@ -74,7 +74,9 @@ def _selected(mask: Mask, pair: PairTile) -> Condition:
     (count,) = frame.widths.axes(stream)
     with b.loop("i_e", 0, tile.Ref(count, Type("i32")), 1) as entry:
         index = (frame.batch, row.times, frame.head_of(stream), entry)
-        listed = b.let("b_block", Load(frame.tensors[stream.name], index, (None, row.limit, None, None), -1))
+        listed = b.let(
+            "b_block", Load(frame.tensors[stream.name], index, (None, row.limit, None, None), -1)
+        )
         same = tile.Cast(b.op("==", listed, own), "i32")
         b.set(hit, b.op("maximum", hit, same))
     return b.op(">", hit, 0)

@@ -105,7 +105,9 @@ class Ranges:
                 size = int(cast(int, mask.operands[0]))
                 some = (self.add(first, 1 - size), self.add(end, size - 1))
                 every = (self.add(end, -size), self.add(first, size))
-                return Span(self._moving(*some), self._moving(*every), 1 if self.tile.side == "row" else 0)
+                return Span(
+                    self._moving(*some), self._moving(*every), 1 if self.tile.side == "row" else 0
+                )
             case "first_keys", "row":
                 count = self.least(Number(int(cast(int, mask.operands[0])), "i32"), self.tile.total)
                 return Span((zero, count), (zero, count))
@@ -144,7 +146,10 @@ class Ranges:
             if last is not None and (last.some[0] == span.some[0] or last.some[1] is span.some[1]):
                 merged[-1] = self._join(last, span)
             elif last is not None and last.rank == span.rank:
-                hull = (self.least(last.some[0], span.some[0]), self.most(last.some[1], span.some[1]))
+                hull = (
+                    self.least(last.some[0], span.some[0]),
+                    self.most(last.some[1], span.some[1]),
+                )
                 merged[-1] = Span(hull, None, span.rank)
             else:
                 merged.append(span)
@@ -164,7 +169,9 @@ class Ranges:
 
     # -- loops
 
-    def loops(self, mask: Mask, *, interior: Expr | None = None) -> Iterator[tuple[Expr, Expr, bool]]:
+    def loops(
+        self, mask: Mask, *, interior: Expr | None = None
+    ) -> Iterator[tuple[Expr, Expr, bool]]:
         """(start, stop, masked) of each loop over the moving axis, in steps of its tile.
 
         `interior`: a condition under which there may be unmasked tiles at all (None: always).
@@ -194,7 +201,9 @@ class Ranges:
         if low != zero:
             edge = self.most(self._round_up(self.most(low, zero)), start)
             full = self._let(f"full{tag}", edge)
-        end = self._round_down(self.most(self.least(high, stop) if high is not stop else high, zero))
+        end = self._round_down(
+            self.most(self.least(high, stop) if high is not stop else high, zero)
+        )
         if interior is not None:
             end = self.block.op("where", interior, end, full)
         full_stop = self._let(f"full_stop{tag}", self.most(end, full) if full != zero else end)
