@@ -118,8 +118,8 @@ def _unread(x: Node, place: Place) -> Expr | None:
         case At(inner, own):
             return inner if own == place else None
         case Rotation(angle, layout):
-            inner = _unread(angle, place)
-            return inner if inner is None else Rotation(inner, layout)
+            turned = _unread(angle, place)
+            return turned if turned is None else Rotation(turned, layout)
         case Expr():
             return x if kind(x).place == "constant" else None
     return None
@@ -162,8 +162,8 @@ class Algebra:
             case Constant(value) if not under:
                 found.number = found.number * value
             case _:
-                value, under = self._power(x, under)
-                (found.under if under else found.over).append(self._read(value, read))
+                factor, under = self._power(x, under)
+                (found.under if under else found.over).append(self._read(factor, read))
 
     @staticmethod
     def _read(x: Expr, read: Read | None) -> Expr:
@@ -296,8 +296,8 @@ class Algebra:
                 return self._terms(a, sign, terms, "row" if place == "row" else "column")
             case Constant(value):
                 return sign * value
-        flip, value = self._unsigned(x)
-        terms.append((sign * flip, self._read(value, read)))
+        flip, term = self._unsigned(x)
+        terms.append((sign * flip, self._read(term, read)))
         return 0
 
     def _unsigned(self, x: Expr) -> Term:
@@ -368,7 +368,7 @@ class Algebra:
         return self._added_up([*parts, *self._sorted(constants)], number)
 
     def _sorted(self, terms: list[Term]) -> list[Term]:
-        return sorted(terms, key=lambda t: self.order.key(t[1]))
+        return sorted(terms, key=lambda t: (self.order.key(t[1]), -t[0]))
 
     @staticmethod
     def _added_up(terms: list[Term], number: Number) -> Term:

@@ -145,7 +145,7 @@ def _source_box(source: Input | Builtin) -> Box:
 
 def _below(k: Kind) -> str:
     """The kind, in short: pair, Head; token, KVHead, 1/2 d; row, int."""
-    words = ["output" if k.is_output else k.place]
+    words: list[str] = ["output" if k.is_output else k.place]
     words += [k.heads] if k.heads else []
     words += [" x ".join(map(spell, k.axes))] if k.axes else []
     words += [k.element] if k.element != "real" else []

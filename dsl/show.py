@@ -4,13 +4,17 @@ import hashlib
 from collections.abc import Iterable
 
 from gnomon.dsl.canonical import canonical
+from gnomon.dsl.graph import svg
 from gnomon.dsl.kinds import Kind, spell
+from gnomon.dsl.latex import latex
 from gnomon.dsl.nodes import Builtin, Node, Variant, walk
 from gnomon.dsl.order import own_label
 from gnomon.dsl.outline import outline
 from gnomon.dsl.remarks import held, remarks
 from gnomon.dsl.signature import axes_of, call_inputs, summed_inputs
 from gnomon.dsl.spell import Speller
+
+__all__ = ["digest", "graph_lines", "latex", "svg", "text"]
 
 DIGITS = 12
 PLACES = {"constant": "parameter"}
