@@ -65,6 +65,93 @@ def cut_positions(positions, keys):
         return {name: x[:, keys] for name, x in positions.items()}
     return None if positions is None else positions[:, keys]
 ''',
+    "call": '''
+class Call(NamedTuple):
+    """The sizes of a call, and the offsets of its packed sequences."""
+
+    B: int
+    T_q: int
+    T_k: int
+    H: int
+    KV: int
+    sequences: int
+    longest_q: int
+    longest_k: int
+    cu_seqlens_q: torch.Tensor | None = None
+    cu_seqlens_k: torch.Tensor | None = None
+
+    def of_queries(self, x):
+        """A number for each packed sequence, for each of its queries: [1, time_q, 1]."""
+        counts = self.cu_seqlens_q.diff()
+        return x.repeat_interleave(counts, output_size=self.T_q)[None, :, None]
+
+    def of_tokens(self, x):
+        """A number for each packed sequence, for each of its tokens: [1, time_k, 1]."""
+        counts = self.cu_seqlens_k.diff()
+        return x.repeat_interleave(counts, output_size=self.T_k)[None, :, None]
+''',
+    "query_rows": '''
+def query_rows(call):
+    """Which token each query is: the queries are the last tokens of their sequence."""
+    if call.cu_seqlens_q is None or call.cu_seqlens_q is call.cu_seqlens_k:
+        return slice(call.T_k - call.T_q, call.T_k)
+    shift = (call.cu_seqlens_k - call.cu_seqlens_q)[1:]
+    return torch.arange(call.T_q, device=shift.device) + call.of_queries(shift)[0, :, 0]
+''',
+    "sequence_starts": '''
+def sequence_starts(call):
+    """The first token of each token's sequence, or None where nothing is packed."""
+    if call.cu_seqlens_k is None:
+        return None
+    return call.of_tokens(call.cu_seqlens_k[:-1])[0, :, 0]
+''',
+    "counted_positions": '''
+def counted_positions(call, device):
+    """0, 1, ... in each sequence: [1, time_k, 1] of the tokens, [1, time_q, 1] of the queries."""
+    if call.cu_seqlens_k is None:
+        tokens = torch.arange(call.T_k, device=device)
+        queries = torch.arange(call.T_k - call.T_q, call.T_k, device=device)
+        return tokens[None, :, None], queries[None, :, None]
+    ends_q, ends_k, starts = call.cu_seqlens_q[1:], call.cu_seqlens_k[1:], call.cu_seqlens_k[:-1]
+    tokens = torch.arange(call.T_k, device=device)[None, :, None] - call.of_tokens(starts)
+    queries = torch.arange(call.T_q, device=device)[None, :, None]
+    return tokens, queries + call.of_queries(ends_k - ends_q - starts)
+''',
+    "sequence_lengths": '''
+def sequence_lengths(call, device):
+    """How many keys the sequence has: for each token [1, time_k, 1] and each query [1, time_q, 1]."""
+    if call.cu_seqlens_k is None:
+        length = torch.full((1, 1, 1), call.T_k, device=device)
+        return length.expand(1, call.T_k, 1), length.expand(1, call.T_q, 1)
+    lengths = call.cu_seqlens_k.diff()
+    return call.of_tokens(lengths), call.of_queries(lengths)
+''',
+    "fold_heads": '''
+def fold_heads(gradient, like, axis):
+    """A gradient summed over the query heads that share a head of `like`, in its shape and dtype."""
+    heads = like.shape[axis]
+    if gradient.shape[axis] != heads:
+        gradient = gradient.unflatten(axis, (heads, -1)).sum(axis + 1)
+    return gradient.reshape(like.shape).to(like.dtype)
+''',
+    "cdiv": '''
+def cdiv(a, b):
+    """The quotient, rounded up."""
+    return -(-a // b)
+''',
+    "array": '''
+def array(x):
+    """A tensor's memory for Numba; 16-bit floats as their bits."""
+    x = x.detach()
+    if x.dtype in (torch.bfloat16, torch.float16):
+        return x.view(torch.int16).numpy().view(np.uint16)
+    return x.numpy()
+''',
+    "padded_width": '''
+def padded_width(width):
+    """The power of two, at least 16, that holds a width."""
+    return max(16, triton.next_power_of_2(width))
+''',
     "softmax": '''
 def softmax(logit, visible, sink=None):
     """The weights [batch, query, key, head] and the log-sum-exp [batch, query, head].

@@ -1,0 +1,209 @@
+"""The autograd function of one attention, printed.
+
+    class <Name>(torch.autograd.Function)
+        apply(call, <hosts>, <streams>, v[, row_term])  ->  o [batch, time_q, head, d_v][, lse]
+
+`row_term` is the part of a softmax logit that does not depend on the key. The
+kernel adds it to the log-sum-exp from the streams that it is made of; as an argument it is there
+for its gradient alone:
+
+    with  delta_i = do_i . o_i - dlse_i   and   p_i = exp(sink_i - lse_i)  (0 without a sink)
+    d row_term_i = dlse_i + p_i delta_i         d sink_i = -p_i delta_i
+"""
+
+from dataclasses import dataclass
+
+from gnomon.dsl.errors import CompilerBug
+from gnomon.lowering.core import Attention, Stream
+from gnomon.lowering.emit.launch import Launched
+from gnomon.lowering.emit.text import INDENT, Code, atom, call, docstring, statement
+
+
+def class_name(attention: Attention) -> str:
+    """FoxAttention for fox."""
+    return "".join(part.capitalize() for part in attention.name.split("_")) + "Attention"
+
+
+def tensors(attention: Attention) -> list[Stream]:
+    """The tensors among the streams."""
+    return [s for s in attention.streams if s.role != "host"]
+
+
+def hosts(attention: Attention) -> list[Stream]:
+    """The Python numbers among the streams."""
+    return [s for s in attention.streams if s.role == "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class AutogradPrinter:
+    """Prints the autograd function of one attention."""
+
+    attention: Attention
+    fwd: Launched
+    bwd_rows: Launched | None
+    bwd_columns: Launched
+
+    @property
+    def name(self) -> str:
+        """The name of the class."""
+        return class_name(self.attention)
+
+    @property
+    def streams(self) -> list[Stream]:
+        """The tensors among the streams."""
+        return tensors(self.attention)
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of the Python numbers among the streams."""
+        return [s.name for s in hosts(self.attention)]
+
+    @property
+    def has_lse(self) -> bool:
+        """Whether it has a log-sum-exp as its second result."""
+        return self.attention.normaliser == "softmax"
+
+    @property
+    def statistics(self) -> list[str]:
+        """What the forward kernel leaves for the backward ones."""
+        return [t.name for t in self.fwd.outputs if t.name != "o"]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of apply."""
+        row_term = ["row_term"] if self.attention.row_term is not None else []
+        return ["call", *self.hosts, *(s.name for s in self.streams), "v", *row_term]
+
+    def lines(self) -> list[str]:
+        """The class."""
+        lines = [f"class {self.name}(torch.autograd.Function):"]
+        lines += docstring(self._doc(), 1)
+        lines += ["", *self._forward(), "", *self._backward()]
+        return lines
+
+    def _doc(self) -> str:
+        text = f"The {self.attention.normaliser.replace('_', ' ')} of {self.attention.name}: o"
+        text += ", and the log-sum-exp of each row." if self.has_lse else "."
+        return f"{text} Streams are [batch, time, heads, ...]."
+
+    # ---- forward
+
+    def _forward(self) -> list[str]:
+        lines = [f"{INDENT}@staticmethod"]
+        lines += statement("def forward", call("", *map(atom, ["ctx", *self.arguments])), 1, ":")
+        results = ", ".join(t.name for t in self.fwd.outputs)
+        lines += statement(f"{results} = ", self._launched(self.fwd), 2)
+        lines += [f"{INDENT * 2}o = o.to(v.dtype)"]
+        kept = [*(s.name for s in self.streams), "v", "o", *self.statistics]
+        lines += statement("", call("ctx.save_for_backward", *map(atom, kept)), 2)
+        numbers = ["call", *self.hosts]
+        lines += [f"{INDENT * 2}ctx.{name} = {name}" for name in numbers]
+        return [*lines, f"{INDENT * 2}return {'o, lse' if self.has_lse else 'o'}"]
+
+    def _launched(self, launched: Launched, prefix: str = "") -> Code:
+        numbers = [f"{prefix}{name}" for name in launched.hosts]
+        names = [f"{prefix}call", *numbers, *(t.name for t in launched.inputs)]
+        return call(launched.name, *map(atom, names))
+
+    # ---- backward
+
+    def _backward(self) -> list[str]:
+        given = ["ctx", "do", *(["dlse"] if self.has_lse else [])]
+        lines = [f"{INDENT}@staticmethod", f"{INDENT}@once_differentiable"]
+        lines += [f"{INDENT}def backward({', '.join(given)}):"]
+        kept = ", ".join([*(s.name for s in self.streams), "v", "o", *self.statistics])
+        saved = call("", *map(atom, kept.split(", ")))
+        lines += statement(f"{kept} = ", atom("ctx.saved_tensors"), 2) if len(kept) < 70 else [
+            *statement("", saved, 2)[:-1],
+            f"{INDENT * 2}) = ctx.saved_tensors",
+        ]
+        lines += self._delta()
+        names = [f"d_{s.name}" for s in self.streams] + ["dv"]
+        lines += [f"{INDENT * 2}{' = '.join(names)} = None"]
+        for launched, streams in self._halves():
+            lines += self._half(launched, streams)
+        lines += self._row_gradients()
+        rows = ["d_row_term"] if self.attention.row_term is not None else []
+        results = ["None"] * (1 + len(self.hosts)) + names + rows
+        return [*lines, *_returned(results)]
+
+    def _delta(self) -> list[str]:
+        lines = []
+        if self.has_lse:
+            lines += [f"{INDENT * 2}dlse = dlse.masked_fill(lse == -torch.inf, 0.0)"]
+        if self.attention.normaliser != "weighted_sum":
+            less = " - dlse" if self.has_lse else ""
+            lines += [f"{INDENT * 2}delta = (do.float() * o.float()).sum(-1){less}"]
+        return lines
+
+    def _halves(self) -> list[tuple[Launched, list[Stream]]]:
+        """The backward kernels, each with the streams whose gradient it forms."""
+        halves = [] if self.bwd_rows is None else [self.bwd_rows]
+        found = []
+        for launched in (*halves, self.bwd_columns):
+            outputs = {t.name for t in launched.outputs}
+            found.append((launched, [s for s in self.streams if f"d_{s.name}" in outputs]))
+        return found
+
+    def _half(self, launched: Launched, streams: list[Stream]) -> list[str]:
+        """One backward kernel, launched only where somebody wants what it forms."""
+        wanted = [*(s.name for s in streams)]
+        if any(t.name == "dv" for t in launched.outputs):
+            wanted.append("v")
+        places = [self.arguments.index(name) for name in wanted]
+        lines = [f"{INDENT * 2}if {_any_needed(places)}:"]
+        results = ", ".join(t.name for t in launched.outputs)
+        lines += statement(f"{results} = ", self._launched(launched, "ctx."), 3)
+        for stream in streams:
+            lines += self._fold(stream)
+        if "v" in wanted:
+            lines += [f"{INDENT * 3}dv = dv.to(v.dtype)"]
+        return lines
+
+    def _fold(self, stream: Stream) -> list[str]:
+        name = stream.name
+        if stream.place == "constant":
+            code = call("fold_heads", atom(f"d_{name}.sum((0, 1))"), atom(name), atom("0"))
+        else:
+            code = call("fold_heads", atom(f"d_{name}"), atom(name), atom("2"))
+        return statement(f"d_{name} = ", code, 3)
+
+    def _row_gradients(self) -> list[str]:
+        """What needs the log-sum-exp alone: the sink and the row term."""
+        a = self.attention
+        lines: list[str] = []
+        share = ""
+        if a.sink is not None:
+            dead = "lse == -torch.inf"
+            lines += [f"{INDENT * 2}p_sink = ({a.sink.name} - lse).exp().masked_fill({dead}, 0.0)"]
+            share = " + p_sink * delta"
+            if a.sink.differentiable:
+                lines += self._sink_gradient(a.sink)
+        if a.row_term is not None:
+            lines += [f"{INDENT * 2}d_row_term = dlse{share}"]
+        return lines
+
+    def _sink_gradient(self, sink: Stream) -> list[str]:
+        if f"d_{sink.name}" in {t.name for half, _ in self._halves() for t in half.outputs}:
+            raise CompilerBug(f"two gradients of the sink {sink.name}", "print_module")
+        whole, axis = "-p_sink * delta", 2
+        if sink.place == "constant":
+            whole, axis = "(-p_sink * delta).sum((0, 1))", 0
+        code = call("fold_heads", atom(whole), atom(sink.name), atom(str(axis)))
+        return statement(f"d_{sink.name} = ", code, 2)
+
+
+def _any_needed(places: list[int]) -> str:
+    if len(places) == 1:
+        return f"ctx.needs_input_grad[{places[0]}]"
+    first, last = places[0], places[-1]
+    if places == list(range(first, last + 1)):
+        return f"any(ctx.needs_input_grad[{first}:{last + 1}])"
+    return f"any(ctx.needs_input_grad[n] for n in ({', '.join(map(str, places))}))"
+
+
+def _returned(results: list[str]) -> list[str]:
+    line = f"{INDENT * 2}return {', '.join(results)}"
+    if len(line) <= 100:
+        return [line]
+    return [f"{INDENT * 2}return (", *(f"{INDENT * 3}{x}," for x in results), f"{INDENT * 2})"]

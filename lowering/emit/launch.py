@@ -1,0 +1,235 @@
+"""Launch functions: torch tensors in, one kernel, torch tensors out.
+
+    launch_<kernel>(call, <hosts>, <tensors in>)  ->  its outputs, allocated by the names of their axes
+
+One function serves a kernel and its form for packed sequences, which differ in their parameters only.
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gnomon.dsl.errors import CompilerBug
+from gnomon.lowering import tile
+from gnomon.lowering.emit import triton as triton_printer
+from gnomon.lowering.emit.text import (
+    INDENT,
+    Code,
+    atom,
+    call,
+    docstring,
+    infix,
+    keyword,
+    statement,
+)
+
+Target = Literal["numba", "triton"]
+OFFSETS = ("cu_seqlens_q", "cu_seqlens_k")
+_CALL = {
+    "batch": "call.B",
+    "sequence": "call.sequences",
+    "time_q": "call.T_q",
+    "time_k": "call.T_k",
+    "head": "call.H",
+    "kv_head": "call.KV",
+    "one": "1",
+}
+_NUMBERS = {
+    "T_q": "call.T_q",
+    "T_k": "call.T_k",
+    "H": "call.H",
+    "G": "call.H // call.KV",
+    "B": "call.sequences",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A kernel for padded and for packed calls; either may be missing, then such calls are refused."""
+
+    padded: tile.Kernel | None
+    packed: tile.Kernel | None
+
+    @property
+    def kernel(self) -> tile.Kernel:
+        """The one that says what both read and write."""
+        kernel = self.padded or self.packed
+        if kernel is None:
+            raise CompilerBug("a launch without a kernel", "print_module")
+        return kernel
+
+    @property
+    def name(self) -> str:
+        """The name of the launch function."""
+        return f"launch_{self.kernel.name.removesuffix('_packed')}"
+
+    @property
+    def inputs(self) -> list[tile.Tensor]:
+        """What it reads, without the offsets of packed sequences."""
+        return [p for p in _tensors(self.kernel) if p.mode == "in" and p.name not in OFFSETS]
+
+    @property
+    def outputs(self) -> list[tile.Tensor]:
+        """What it writes."""
+        return [p for p in _tensors(self.kernel) if p.mode != "in"]
+
+    @property
+    def hosts(self) -> list[str]:
+        """Python numbers that the formula reads."""
+        return [p.name for p in self.kernel.params if isinstance(p, tile.Scalar) and p.dtype == "f32"]
+
+
+def packed_name(kernel: tile.Kernel) -> tile.Kernel:
+    """A kernel for packed sequences beside the one for padded calls."""
+    return replace(kernel, name=f"{kernel.name}_packed")
+
+
+def _tensors(kernel: tile.Kernel) -> list[tile.Tensor]:
+    return [p for p in kernel.params if isinstance(p, tile.Tensor)]
+
+
+class LaunchPrinter:
+    """Prints one launch function."""
+
+    def __init__(self, launched: Launched, target: Target, tiles: Mapping[str, int]) -> None:
+        self.launched, self.target, self.tiles = launched, target, tiles
+        self.sizes = self._sizes()
+
+    def _sizes(self) -> dict[str, str]:
+        """Where the size of each axis stands."""
+        sizes = dict(_CALL)
+        for tensor in self.launched.inputs:
+            for axis, name in enumerate(tensor.axes):
+                sizes.setdefault(name, f"{tensor.name}.shape[{axis - len(tensor.axes)}]")
+        sizes["block"] = self._blocks("q", "BM")
+        return sizes
+
+    def _blocks(self, side: str, extent: str) -> str:
+        function = "cdiv" if self.target == "numba" else "triton.cdiv"
+        return f"{function}(call.longest_{side}, {self.tiles[extent]})"
+
+    def lines(self) -> list[str]:
+        """The function."""
+        outputs = [tensor.name for tensor in self.launched.outputs]
+        given = ["call", *self.launched.hosts, *(t.name for t in self.launched.inputs)]
+        lines = statement(f"def {self.launched.name}", _arguments(given), 0, ":")
+        lines += docstring(f"{self._doc()}", 1)
+        for tensor in self.launched.outputs:
+            lines += self._allocate(tensor)
+        lines += self._launches()
+        return [*lines, f"{INDENT}return {', '.join(outputs)}"]
+
+    def _doc(self) -> str:
+        outputs = self.launched.outputs
+        shown = [f"{t.name} [{', '.join(_axis(name) for name in t.axes)}]" for t in outputs]
+        text = ", ".join(shown)
+        return f"{text}." if len(text) < 88 else ",\n".join(shown) + "."
+
+    def _allocate(self, tensor: tile.Tensor) -> list[str]:
+        """Full of zeros where the kernel adds to it, or where short packed sequences leave gaps."""
+        adds = tensor.mode == "inout" or tensor.axes[0] == "sequence"
+        shape = [self._size(name) for name in tensor.axes]
+        io = tensor.name == "o" and self.target == "triton"
+        dtype = "v.dtype" if io else "torch.float32"
+        options = [keyword("dtype", atom(dtype)), keyword("device", atom("v.device"))]
+        code = call(f"torch.{'zeros' if adds else 'empty'}", *map(atom, shape), *options)
+        return statement(f"{tensor.name} = ", code, 1)
+
+    def _size(self, axis: str) -> str:
+        return " * ".join(self.sizes[name] for name in axis.split("*"))
+
+    # ---- the launch itself
+
+    def _launches(self) -> list[str]:
+        padded, packed = self.launched.padded, self.launched.packed
+        if padded is None or packed is None:
+            (kernel,) = (k for k in (padded, packed) if k is not None)
+            return self._launch(kernel, 1)
+        return [
+            f"{INDENT}if call.cu_seqlens_q is None:",
+            *self._launch(padded, 2),
+            f"{INDENT}else:",
+            *self._launch(packed, 2),
+        ]
+
+    def _launch(self, kernel: tile.Kernel, depth: int) -> list[str]:
+        if self.target == "numba":
+            args = [self._numba(param, kernel) for param in kernel.params]
+            return statement("", call(kernel.name, *args), depth)
+        return self._triton(kernel, depth)
+
+    def _numba(self, param: tile.Tensor | tile.Scalar | tile.Tunable, kernel: tile.Kernel) -> Code:
+        if isinstance(param, tile.Tensor):
+            return call("array", atom(self._tensor(param.name)))
+        number = atom(self._number(param.name, kernel))
+        return call("np.float32", number) if getattr(param, "dtype", "") == "f32" else number
+
+    def _tensor(self, name: str) -> str:
+        return f"call.{name}" if name in OFFSETS else name
+
+    def _number(self, name: str, kernel: tile.Kernel) -> str:
+        """A scalar or a tunable of the launch."""
+        if name in self.tiles:
+            return str(self.tiles[name])
+        if name in ("NM", "NN"):
+            return self._blocks(*(("q", "BM") if name == "NM" else ("k", "BN")))
+        widths = dict(kernel.widths)
+        if name in widths:
+            true = self.sizes[widths[name]]
+            return f"padded_width({true})" if self.target == "triton" else true
+        if name in _NUMBERS:
+            return _NUMBERS[name]
+        return self.sizes.get(name, name)
+
+    def _triton(self, kernel: tile.Kernel, depth: int) -> list[str]:
+        given = triton_printer.printed(kernel).arguments
+        args = [atom(self._tensor(x.name)) for x in given if x.kind == "pointer"]
+        steps = [x for x in given if x.kind == "stride"]
+        for tensor, group in itertools.groupby(steps, key=lambda x: x.tensor):
+            args += self._strides(tensor, [x.axis for x in group], kernel)
+        args += [atom(self._number(x.name, kernel)) for x in given if x.kind == "scalar"]
+        sizes = [x for x in given if x.kind == "constexpr"]
+        args += [keyword(x.name, atom(self._number(x.name, kernel))) for x in sizes]
+        options = [k for k in ("num_warps", "num_stages") if k in self.tiles]
+        args += [keyword(k, atom(str(self.tiles[k]))) for k in options]
+        grid = self._grid(kernel)
+        lines = statement("grid = ", grid, depth)
+        lines += [f"{INDENT * depth}if grid:"]
+        lines += [f"{INDENT * (depth + 1)}with torch.cuda.device(v.device):"]
+        return lines + statement("", call(f"{kernel.name}[(grid,)]", *args), depth + 2)
+
+    def _strides(self, name: str, axes: list[int], kernel: tile.Kernel) -> list[Code]:
+        """The strides of a tensor that the kernel uses."""
+        tensor = self._tensor(name)
+        rank = next(len(t.axes) for t in _tensors(kernel) if t.name == name)
+        first = axes[0]
+        if rank > 1 and axes == list(range(first, rank)):
+            return [atom(f"*{tensor}.stride()" + (f"[{first}:]" if first else ""))]
+        return [atom(f"{tensor}.stride({axis})") for axis in axes]
+
+    def _grid(self, kernel: tile.Kernel) -> Code:
+        """The number of programs."""
+        total: Code | None = None
+        for _, extent in kernel.grid:
+            size = self._extent(extent, kernel)
+            total = size if total is None else infix("*", total, size)
+        assert total is not None
+        return total
+
+    def _extent(self, extent: tile.Expr, kernel: tile.Kernel) -> Code:
+        match extent:
+            case tile.Op("//", (tile.Ref("H"), tile.Ref("G")), _, _):
+                return atom("call.KV")
+            case tile.Ref(name):
+                return atom(self._number(name, kernel))
+        raise CompilerBug(f"no grid extent {extent!r}", "print_module")
+
+
+def _axis(name: str) -> str:
+    words = {"DV": "d_v", "one": "1"}
+    return words.get(name, name.removeprefix("N_") if name.startswith("N_") else name)
+
+
+def _arguments(names: list[str]) -> Code:
+    return call("", *map(atom, names))

@@ -1,0 +1,245 @@
+"""A variant as one Python file that needs torch and numba, or torch and triton, and nothing else.
+
+    print_module(program, padded, packed, target, ...)
+
+    header       formula, command, digest, compiler version, licence; do not edit
+    helpers      small functions that this variant calls
+    kernels      of every attention, for padded and for packed calls
+    launches     allocate, launch
+    autograd     one torch.autograd.Function an attention
+    checks       what a call must look like
+    <name>()     prologue, attentions, epilogue
+"""
+
+import ast
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gnomon.lowering import tile
+from gnomon.lowering.core import Program
+from gnomon.lowering.emit import numba as numba_printer
+from gnomon.lowering.emit import triton as triton_printer
+from gnomon.lowering.emit import triton_helpers
+from gnomon.lowering.emit.autograd_text import AutogradPrinter
+from gnomon.lowering.emit.checks_text import checks
+from gnomon.lowering.emit.launch import Launched, LaunchPrinter, Target, packed_name
+from gnomon.lowering.emit.prologue import Body, body, helpers, opening, reads_memory_order
+from gnomon.lowering.emit.signature_text import Signature
+from gnomon.lowering.emit.text import WIDTH, atom, call, docstring, statement
+from gnomon.lowering.emit.torch_library import functions
+from gnomon.lowering.pipelines import Kernels
+
+TILES: Mapping[Target, Mapping[str, int]] = {
+    "numba": {"BM": 64, "BN": 64},
+    "triton": {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2},
+}
+"""The tiles of a kernel for which no configuration is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a module comes from."""
+
+    digest: str = ""
+    command: str = ""
+    version: str = ""
+    licence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """What a generated file is made of; `padded` or `packed` may be empty, such calls are refused then.
+
+    config  kernel name -> BM, BN and, for Triton, num_warps, num_stages; a missing one has `TILES`
+    io      the dtype of q, k and v that Numba's kernels are for; Triton's take any
+    jit     False leaves Numba's kernels plain Python, for small tests without its compiler
+    """
+
+    program: Program
+    padded: Sequence[Kernels]
+    packed: Sequence[Kernels]
+    target: Target
+    io: numba_printer.Io = "f32"
+    config: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    provenance: Provenance = field(default_factory=Provenance)
+    jit: bool = True
+
+
+def print_module(module: Module) -> str:
+    """The text of the file; it is valid Python, as `ruff format` would set it."""
+    values = body(module.program)
+    signature = Signature(module.program.variant)
+    printers = _autograd(module)
+    kernels = _kernels(module)
+    positions = signature.reads_positions and not _refuses_positions(module)
+    code = [
+        *_library(module, values),
+        *_printed_kernels(module, kernels),
+        *("\n".join(_launch(module, launched)) for p in printers for launched in _launches(p)),
+        *("\n".join(printer.lines()) for printer in printers),
+        checks(signature, positions=positions),
+        "\n".join(_public(module, values, signature)),
+    ]
+    text = "\n\n\n".join([_opening(module, kernels, code), *(part.strip("\n") for part in code)]) + "\n"
+    ast.parse(text)
+    return text
+
+
+# ---- kernels
+
+
+def _kernels(module: Module) -> list[tile.Kernel]:
+    """Every kernel of the file under its name."""
+    padded = [kernel for kernels in module.padded for kernel in kernels.all()]
+    packed = [packed_name(kernel) for kernels in module.packed for kernel in kernels.all()]
+    return [*padded, *packed]
+
+
+def _autograd(module: Module) -> list[AutogradPrinter]:
+    printers = []
+    for place, attention in enumerate(module.program.attentions):
+        padded = module.padded[place] if module.padded else None
+        packed = module.packed[place] if module.packed else None
+        halves = [_launched(padded, packed, name) for name in ("fwd", "bwd_rows", "bwd_columns")]
+        fwd, rows, columns = halves
+        assert fwd is not None and columns is not None
+        printers.append(AutogradPrinter(attention, fwd, rows, columns))
+    return printers
+
+
+def _launched(padded: Kernels | None, packed: Kernels | None, name: str) -> Launched | None:
+    """One kernel in its two forms."""
+    plain = getattr(padded, name) if padded else None
+    other = getattr(packed, name) if packed else None
+    if plain is None and other is None:
+        return None
+    return Launched(plain, packed_name(other) if other else None)
+
+
+def _launches(printer: AutogradPrinter) -> list[Launched]:
+    return [x for x in (printer.fwd, printer.bwd_rows, printer.bwd_columns) if x is not None]
+
+
+def _launch(module: Module, launched: Launched) -> list[str]:
+    name = launched.kernel.name.removesuffix("_packed")
+    tiles = {**TILES[module.target], **module.config.get(name, {})}
+    return LaunchPrinter(launched, module.target, tiles).lines()
+
+
+def _printed_kernels(module: Module, kernels: Sequence[tile.Kernel]) -> list[str]:
+    if module.target == "numba":
+        return [numba_printer.print_kernel(kernel, module.io, jit=module.jit) for kernel in kernels]
+    parts = [triton_printer.printed(kernel) for kernel in kernels]
+    names = triton_helpers.closure({name for part in parts for name in part.helpers})
+    return [*(triton_helpers.source(name) for name in names), *(part.source for part in parts)]
+
+
+def _library(module: Module, values: Body) -> list[str]:
+    found = helpers(values, module.program)
+    found |= {"array", "cdiv"} if module.target == "numba" else {"padded_width"}
+    return functions(found)
+
+
+# ---- the head of the file
+
+
+def _opening(module: Module, kernels: Sequence[tile.Kernel], code: Sequence[str]) -> str:
+    lines = [f"# {line}" for line in module.provenance.licence.splitlines()]
+    lines += docstring(_header(module), 0) + [""]
+    text = "\n".join(code)
+    standard = ["import math"] * ("math." in text)
+    standard += ["from fractions import Fraction", "from functools import partial"]
+    standard += ["from typing import NamedTuple"]
+    third = ["import torch", "from torch.autograd.function import once_differentiable"]
+    third = (["import torch.nn.functional as F"] if "F." in text else []) + third
+    if module.target == "triton":
+        third += ["import triton", "import triton.language as tl"]
+        return "\n".join([*lines, *standard, "", *_sorted(third)])
+    head, constants = _numba_head(numba_printer.helpers(kernels, module.io, jit=module.jit))
+    return "\n".join([*lines, *standard, "", *_sorted([*third, *head]), "", *constants])
+
+
+def _numba_head(text: str) -> tuple[list[str], list[str]]:
+    """The imports of Numba's helpers, and the rest of them."""
+    tree = ast.parse(text)
+    imports = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    last = max(n.end_lineno or 0 for n in imports)
+    return [ast.unparse(n) for n in imports], text.splitlines()[last:]
+
+
+def _sorted(imports: Sequence[str]) -> list[str]:
+    """Imports in the order of isort: plain ones first, by module."""
+    return sorted(imports, key=lambda line: (line.startswith("from"), line.split()[1].lower()))
+
+
+def _header(module: Module) -> str:
+    variant, origin = module.program.variant, module.provenance
+    formula = variant.formula.strip().partition("\n\n")[0]
+    lines = [f"{variant.name}: attention by {module.target}, generated by gnomon {origin.version}".strip()]
+    lines += ["", *textwrap.wrap(" ".join(formula.split()), 96, initial_indent="    ", subsequent_indent="    "), ""]
+    lines += [f"Variant {origin.digest}."] if origin.digest else []
+    if origin.command:
+        lines += [f"Do not edit: {origin.command} writes it anew."]
+    else:
+        lines += ["Do not edit: it is written anew from the formula."]
+    return "\n".join(lines)
+
+
+# ---- the public function
+
+
+def _refuses_positions(module: Module) -> bool:
+    """Whether positions of a call would be ignored by the kernels."""
+    return not module.program.positions and reads_memory_order(module.program)
+
+
+def _public(module: Module, values: Body, signature: Signature) -> list[str]:
+    name = module.program.variant.name
+    lines = statement(f"def {name}", call("", *map(atom, signature.parameters)), 0, ":")
+    lines += docstring(_doc(module, signature), 1)
+    lines += _table([f'"{x.name}": {x.name}' for x in signature.inputs])
+    lines += ["    call = check_call(tensors, cu_seqlens, cu_seqlens_q, cu_seqlens_k)"]
+    lines += _refusals(module, signature)
+    return [*lines, *opening(values, module.program), *values.lines]
+
+
+def _table(items: Sequence[str]) -> list[str]:
+    """The tensors of a call by name."""
+    line = f"    tensors = {{{', '.join(items)}}}"
+    if len(line) <= WIDTH:
+        return [line]
+    return ["    tensors = {", *(f"        {item}," for item in items), "    }"]
+
+
+def _refusals(module: Module, signature: Signature) -> list[str]:
+    lines: list[str] = []
+    if module.target == "numba":
+        dtype = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[module.io]
+        lines += [f"    if q.dtype != torch.{dtype}:"]
+        lines += [f'        refuse("q", "{dtype}, for which these kernels are", q.dtype)']
+        lines += ['    if q.device.type != "cpu":']
+        lines += ['        refuse("q", "a tensor in main memory", q.device)']
+    if not module.packed:
+        lines += ["    if call.cu_seqlens_q is not None:"]
+        lines += ['        refuse("cu_seqlens", "None: no kernel for packed sequences", "offsets")']
+    if not module.padded:
+        lines += ["    if call.cu_seqlens_q is None:"]
+        lines += ['        refuse("cu_seqlens", "the offsets of packed sequences", None)']
+    if _refuses_positions(module):
+        lines += ["    if positions is not None:"]
+        lines += ['        refuse("positions", "None: these kernels count them", "positions")']
+    if not signature.has_lse:
+        lines += ["    if return_lse:"]
+        lines += ['        refuse("return_lse", "False: there is no single softmax", True)']
+    return lines
+
+
+def _doc(module: Module, signature: Signature) -> str:
+    lines = [signature.formula, ""]
+    for item in signature.inputs:
+        lines += [f"{item.name} {signature.shape(item)}"]
+    lines += ["", "Packed sequences by `cu_seqlens`, or `cu_seqlens_q` and `cu_seqlens_k`; queries are the"]
+    lines += ["last tokens of their sequence. Gives [batch, time_q, head, d_v]"]
+    lines[-1] += ", with `return_lse` the\nlog-sum-exp [batch, time_q, head] too." if signature.has_lse else "."
+    return "\n".join(lines)

@@ -1,0 +1,200 @@
+"""The body of a generated function: streams before the kernels, their calls, the epilogue behind them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from gnomon.dsl.nodes import Expr, Input, walk
+from gnomon.lowering.core import Anchored, Attention, Index, Output, Program, Read, Stream
+from gnomon.lowering.emit.autograd_text import class_name, hosts, tensors
+from gnomon.lowering.emit.signature_text import Signature, symbol_name
+from gnomon.lowering.emit.text import Code, atom, call, keyword, statement, ternary
+from gnomon.lowering.emit.torch import Values
+from gnomon.lowering.emit.torch_text import Value, method, subscript
+
+_TIMES = {"row": "call.T_q", "column": "call.T_k"}
+_HEADS = {"Head": "call.H", "KVHead": "call.KV", None: "1"}
+
+
+@dataclass
+class Body(Values):
+    """Values of a program's prologue and epilogue; its streams have names."""
+
+    streams: dict[str, str] = field(default_factory=dict)
+    """The variables of the streams of the attention at hand."""
+
+    def _visit(self, node: Expr) -> Value:
+        match node:
+            case Read(stream) | Anchored(stream, _):
+                place = "token" if stream.place == "column" else stream.place
+                code = atom(self.streams[stream.name])
+                return Value(code, "f32", place, stream.heads, 0, batched=True)  # type: ignore[arg-type]
+            case Index("row"):
+                return Value(self.need("index_q"), "i64", "row")
+        return super()._visit(node)
+
+    # ---- streams
+
+    def stream(self, stream: Stream) -> str:
+        """The variable, or a short expression, of a stream."""
+        is_constant = stream.place == "constant" and not isinstance(stream.value, Input)
+        value = self.value(stream.value, exact=is_constant or stream.dtype == "f64")
+        if stream.role == "host":
+            return str(value.code)
+        value = self.cast(value, stream)
+        code = self.constant(value) if stream.place == "constant" else self.spread(value, stream)
+        if value.with_code(code).is_atomic or len(code.text) < 16:
+            return str(code)
+        return str(self.bind(self.variable(stream), value.with_code(code)).code)
+
+    def variable(self, stream: Stream) -> str:
+        """The name of a stream's tensor: its own, unless an input has that."""
+        return self.name(stream.value) if stream.name in self.taken else stream.name
+
+    def cast(self, value: Value, stream: Stream) -> Value:
+        """The value in the dtype of the stream."""
+        if value.is_number:
+            dtype = keyword("dtype", atom("torch.float32"))
+            code = call("torch.full", atom("(1,)"), value.code, dtype, keyword("device", atom("q.device")))
+            return replace(value, code=code, dtype="f32")
+        dtypes = {"f32": ("f32",), "f64": ("f64",), "io": ("io",), "i32": ()}[stream.dtype]
+        if value.dtype in dtypes:
+            return value
+        if stream.dtype == "io":
+            return value.with_code(method(value.code, "to", atom("q.dtype")))
+        if stream.dtype == "i32":
+            return value.with_code(method(value.code, "to", atom("torch.int32")))
+        return value.with_code(method(value.code, "float" if stream.dtype == "f32" else "double"))
+
+    def constant(self, value: Value) -> Code:
+        """A constant with a head axis."""
+        if value.heads is not None or value.code.text.startswith("torch.full"):
+            return value.code
+        return method(value.code, "reshape", atom("1")) if not value.axes else subscript(value.code, "None")
+
+    def spread(self, value: Value, stream: Stream) -> Code:
+        """A row or column value for every batch and token: a view, not a copy."""
+        if value.batched and value.place != "constant":
+            return value.code
+        time = "-1" if value.place != "constant" else _TIMES[stream.place]
+        heads = "1" if value.place == "constant" and value.heads is None else "-1"
+        sizes = ["call.B", time, heads, *["-1"] * value.axes]
+        return method(value.code, "expand", *map(atom, sizes))
+
+    # ---- attentions
+
+    def attend(self, attention: Attention, k: int, *, wants_lse: bool) -> None:
+        """The call of one attention."""
+        self.streams = {s.name: self.stream(s) for s in attention.streams}
+        given = [self.streams[s.name] for s in (*hosts(attention), *tensors(attention))]
+        args = [*map(atom, ["call", *given, "v"])]
+        if attention.row_term is not None:
+            args.append(self.row_term(attention, wants_lse=wants_lse))
+        name = self.output_name(k)
+        if attention.normaliser == "softmax":
+            name = f"{name}, {'lse' if wants_lse else '_'}"
+        applied = call(f"{class_name(attention)}.apply", *args)
+        self.lines += statement(f"{name} = ", applied, self.depth)
+
+    def row_term(self, attention: Attention, *, wants_lse: bool) -> Code:
+        """What a softmax without a sink needs only for the gradient of the log-sum-exp."""
+        assert attention.row_term is not None
+        if attention.sink is None and not wants_lse:
+            return atom("None")
+        value = self.value(attention.row_term)
+        code = value.code
+        if attention.sink is not None:
+            return code
+        return ternary(atom("return_lse"), code, atom("None"))
+
+
+def body(program: Program) -> Body:
+    """The lines of a program's function and what they speak of."""
+    made = None
+    for _ in range(2):  # the first run counts what is used more than once
+        made = _run(program, {} if made is None else made.uses)
+    assert made is not None
+    return made
+
+
+def _run(program: Program, shared: Mapping[object, int]) -> Body:
+    signature = Signature(program.variant)
+    values = Body(program.variant)
+    values.shared.update(shared)
+    values.has_several_outputs = len(program.attentions) > 1
+    values.taken |= {"position_q", "length_q", "index_q", "origin_q", "out", "call", program.variant.name}
+    values.taken |= {"o_1", *(f"o_{k + 1}" for k in range(len(program.attentions)))}
+    values.taken |= {f"position_{c}{side}" for c in signature.coordinates for side in ("", "_q")}
+    for k, attention in enumerate(program.attentions):
+        values.attend(attention, k, wants_lse=signature.has_lse)
+    result = values.value(program.epilogue)
+    out = str(result.code)
+    if not isinstance(program.epilogue, Output):
+        values.lines += statement("out = ", method(result.code, "to", atom("v.dtype")), values.depth)
+        out = "out"
+    values.lines += _results(out, signature)
+    return values
+
+
+def _results(out: str, signature: Signature) -> list[str]:
+    if signature.has_lse:
+        return [f"    return ({out}, lse) if return_lse else {out}"]
+    return [f"    return {out}"]
+
+
+def opening(values: Body, program: Program) -> list[str]:
+    """The lines that define what the body speaks of."""
+    signature, wanted = values.signature, set(values.needs)
+    counted = {"position", "position_q", "index_q"} & wanted
+    given = [f"position_{c}" for c in signature.coordinates]
+    lines = ["T_k = call.T_k"] * ("T_k" in wanted) + ["H = call.H"] * ("H" in wanted)
+    lines += ["G = call.H // call.KV"] * ("G" in wanted)
+    sizes = [s for s in signature.symbols if symbol_name(s) in wanted]
+    lines += [f"{symbol_name(s)} = {signature.size(s)}" for s in sizes]
+    for name, size in (("head", "H"), ("each_head", "H"), ("each_kv_head", "KV")):
+        if name in wanted:
+            lines.append(f"{name} = torch.arange(call.{size}, device=q.device)")
+    if "rows" in wanted or given or counted:
+        lines.append("rows = query_rows(call)")
+    lines += ["starts = sequence_starts(call)"] * ("starts" in wanted)
+    if {"length", "length_q"} & wanted:
+        lines.append("length, length_q = sequence_lengths(call, q.device)")
+    if "origin_q" in wanted:
+        lines.append("origin_q = 0 if call.cu_seqlens_k is None else call.of_queries(call.cu_seqlens_k[:-1])")
+    if counted:
+        lines += _positions(counted, program)
+    for name, coordinate in zip(given, signature.coordinates, strict=True):
+        lines.append(f'{name}, {name}_q = given_position(call, rows, positions, "{coordinate}")')
+    return [f"    {line}" for line in lines]
+
+
+def _positions(counted: set[str], program: Program) -> list[str]:
+    """Positions as they are counted, or as the call gives them."""
+    if counted == {"index_q"}:
+        return ["_, index_q = counted_positions(call, q.device)"]
+    lines = ["position, position_q = counted_positions(call, q.device)"]
+    lines += ["index_q = position_q"] * ("index_q" in counted)
+    return [
+        *lines,
+        "if isinstance(positions, torch.Tensor):",
+        "    position, position_q = given_position(call, rows, positions)",
+    ]
+
+
+def helpers(values: Body, program: Program) -> set[str]:
+    """The functions of the library that the body calls."""
+    signature, wanted = values.signature, set(values.needs)
+    found = {"call", "fold_heads", *values.helpers}
+    counted = {"position", "position_q", "index_q"} & wanted
+    if "rows" in wanted or signature.coordinates or counted:
+        found.add("query_rows")
+    found |= {"sequence_starts"} if "starts" in wanted else set()
+    found |= {"sequence_lengths"} if {"length", "length_q"} & wanted else set()
+    return found | ({"counted_positions"} if counted else set())
+
+
+def reads_memory_order(program: Program) -> bool:
+    """Whether a kernel counts positions itself, so that the call cannot give them."""
+    formulas = [x for a in program.attentions for x in (a.weight, a.denominator, a.row_term, a.exponent)]
+    return any(isinstance(n, Index) for x in formulas if x is not None for n in walk(x))
+
+
