@@ -8,10 +8,10 @@ from gnomon.lowering.tile import DType, Expr, Number, Op, Ref, Stmt, Type, type_
 
 _BOOL = {"<", "<=", ">", ">=", "==", "!=", "and", "or", "not"}
 _RANK: dict[DType, int] = {"bool": 0, "i32": 1, "i64": 2, "io": 3, "f32": 4, "f64": 5}
-_REAL = set(
-    "/ ** exp exp2 log log2 log1p expm1 sqrt rsqrt sin cos cos_turns sin_turns tanh sigmoid "
-    "log_sigmoid softplus".split()
-)
+_REAL = {
+    *("/", "**", "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt"),
+    *("sin", "cos", "sin_turns", "cos_turns", "tanh", "sigmoid", "log_sigmoid", "softplus"),
+}
 
 Operand = Expr | int | float
 
@@ -70,19 +70,22 @@ class Block:
         self.body.append(tile.Set(ref, value))
 
     def remark(self, text: str) -> None:
+        """A comment line."""
         self.body.append(tile.Remark(text))
 
     def blank(self) -> None:
+        """An empty line."""
         self.body.append(tile.Blank())
 
     def add(self, stmt: Stmt) -> None:
+        """A statement that gives no name."""
         self.body.append(stmt)
 
     @contextmanager
     def loop(
         self, index: str, start: Operand, stop: Operand, step: Operand, stages: int = 1
     ) -> Iterator[Ref]:
-        """for index in range(start, stop, step): names made inside are free again afterwards."""
+        """A loop over range(start, stop, step); names made inside are free again afterwards."""
         outer, names = self.body, set(self.names)
         self.body = []
         ref = Ref(index, Type("i32"))

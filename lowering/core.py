@@ -1,18 +1,18 @@
-"""The normal form between the score IR and the schedules: a variant split into what runs once and what runs per pair.
+"""The normal form between the score IR and the schedules: what runs once, and what runs per pair.
 
     program   ::= Program(variant, attention*, epilogue)
     attention ::= Attention(normaliser, weight, denominator?, row_term?, sink?, mask, streams)
     stream    ::= Stream(name, place, heads, axes, dtype, role, value, differentiable)
 
-A *stream* is a tensor that a kernel reads. Its `value` is an expression of the score IR without any pair in
-it; the prologue evaluates it once for every token. The pair formulas (`weight`, `denominator`) are score IR
-again, over these leaves:
+A *stream* is a tensor that a kernel reads. Its `value` is an expression of the score IR without any
+pair in it; the prologue evaluates it once for every token. The pair formulas (`weight`,
+`denominator`) are score IR again, over these leaves:
 
-    Read(stream)            a row, column or constant value (scalar, or a table inside a Lookup)
-    PairDot(row, column)    the dot of two streams of vectors
+    Read(stream)              a row, column or constant value (scalar, or a table inside a Lookup)
+    PairDot(row, column)      the dot of two streams of vectors
     Anchored(stream, anchor)  a prefix sum, minus the prefix sum at the first row of the query tile
-    Index(place)            the position of the query or of the key, counted from the start of its sequence
-    Given(name)             a value that the schedule provides (cotangents, row statistics)
+    Index(place)              the position of the query or of the key, counted in its sequence
+    Given(name)               a value that the schedule provides (cotangents, row statistics)
 
 `Output(k)` stands for the result of attention k in the epilogue.
 """
@@ -52,28 +52,38 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read(Expr):
+    """The value of a stream at its side of the pair, or of a constant."""
+
     stream: Stream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairDot(Expr):
+    """row_i . column_j, both [batch, time, heads, width]."""
+
     row: Stream
     column: Stream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Anchored(Expr):
+    """stream_t - anchor_b: a prefix sum from b, the first row of the query tile, on."""
+
     stream: Stream
     anchor: Stream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index(Expr):
+    """i or j: the position in memory order, counted by the kernel."""
+
     place: Literal["row", "column"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Given(Expr):
+    """A value that the schedule forms itself: a cotangent of the pair, a row statistic."""
+
     name: str
     place: Literal["row", "pair"]
 
@@ -89,10 +99,12 @@ class Output(Expr):
 class Attention:
     """One pass over the keys.
 
-    softmax       p_ij = exp(weight_ij + row_term_i - lse_i), with exp(sink_i) in the sum where there is a sink
+    softmax       p_ij = exp(weight_ij + row_term_i - lse_i), with exp(sink_i) in the sum where
+                  there is a sink
     weighted_sum  p_ij = weight_ij
-    ratio         p_ij = weight_ij / max(|sum_l denominator_il|, at_least); where `exponent` is given, both
-                  formulas are already divided by exp(max_j exponent_ij), the running maximum `Given("row_max")`
+    ratio         p_ij = weight_ij / max(|sum_l denominator_il|, at_least); where `exponent` is
+                  given, both formulas are already divided by exp(max_j exponent_ij), the running
+                  maximum `Given("row_max")`
     """
 
     name: str
@@ -119,7 +131,8 @@ class Attention:
 class Program:
     """A variant ready for a schedule.
 
-    `positions` says whether the call gives positions (then they are streams) or the kernel counts them.
+    `positions` says whether the call gives positions (then they are streams) or the kernel counts
+    them.
     """
 
     variant: Variant

@@ -1,7 +1,8 @@
-"""The compiler, read from top to bottom: which passes run, in which order, and why they stand there.
+"""The compiler, read from top to bottom: which passes run, in which order, and why.
 
-    variant --VARIANT_PASSES--> canonical variant --split_prologue--> program
-      --ATTENTION_PASSES--> attentions in normal form --schedules--> tile programs --KERNEL_PASSES--> text
+    variant --canonical--> canonical variant --split_prologue--> program
+      --ATTENTION_PASSES--> attentions in normal form
+      --schedules--> tile programs --KERNEL_PASSES--> tile programs that a printer prints
 
 `stages(variant)` runs them one by one and shows what each left (gnomon lower NAME --after PASS).
 """
@@ -32,16 +33,21 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPass(Pass):
+    """A step over one attention in normal form."""
+
     run: Callable[[Attention], Attention]
 
 
 @dataclass(frozen=True, slots=True)
 class KernelPass(Pass):
+    """A step over one tile program."""
+
     run: Callable[[Kernel], Kernel]
 
 
 ATTENTION_PASSES = (
-    # before anything looks at the logit: what is constant in a row needs neither pairs nor a derivative
+    # before anything looks at the logit: what is constant in a row needs neither pairs nor a
+    # derivative
     AttentionPass(
         "drop_row_constants",
         "terms of a softmax logit without a key leave the pairs",
@@ -56,7 +62,7 @@ ATTENTION_PASSES = (
 )
 
 KERNEL_PASSES = (
-    # the schedules form every value where it is needed; what does not change moves out of the loops first,
+    # the schedules form every value where it is needed; what does not change leaves loops first,
     KernelPass(
         "hoist_invariants",
         "vectors and scalars that a loop does not change leave it",
@@ -77,6 +83,7 @@ class Kernels:
     bwd_columns: Kernel
 
     def all(self) -> tuple[Kernel, ...]:
+        """The kernels that exist, forward first."""
         return tuple(k for k in (self.fwd, self.bwd_rows, self.bwd_columns) if k is not None)
 
 

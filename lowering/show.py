@@ -1,4 +1,4 @@
-"""The text of every stage: programs in normal form and tile programs, stable, for dumps and golden files."""
+"""The text of every stage: programs in normal form and tile programs, stable."""
 
 from gnomon.dsl.nodes import (
     Apply,
@@ -22,7 +22,9 @@ from gnomon.lowering.core import (
 )
 from gnomon.lowering.tile import Kernel, Stmt
 
-_INFIX = frozenset("+ - * / // % ** < <= > >= == != and or".split())
+_INFIX = frozenset(
+    ("+", "-", "*", "/", "//", "%", "**", "<", "<=", ">", ">=", "==", "!=", "and", "or")
+)
 _SIDE = {"row": "i", "column": "j"}
 
 
@@ -64,6 +66,22 @@ def _attention(attention: Attention) -> list[str]:
 def formula_text(x: Node) -> str:
     """A pair formula on one line."""
     match x:
+        case Lookup(Read(stream), index):
+            inner = ", ".join(formula_text(part) for part in index)
+            return f"{stream.name}[{inner}]"
+        case Sum(inner):
+            return f"sum_n({formula_text(inner)})"
+        case Apply(fn, (a, b)) if fn in _INFIX:
+            return f"({formula_text(a)} {fn} {formula_text(b)})"
+        case Apply("neg", (a,)):
+            return f"-{formula_text(a)}"
+        case Apply(fn, args):
+            return f"{fn}({', '.join(formula_text(arg) for arg in args)})"
+    return _leaf_text(x)
+
+
+def _leaf_text(x: Node) -> str:
+    match x:
         case Constant(value):
             return str(value)
         case PairDot(row, column):
@@ -77,17 +95,6 @@ def formula_text(x: Node) -> str:
             return name
         case Output(k):
             return f"o_{k + 1}"
-        case Lookup(Read(stream), index):
-            inner = ", ".join(formula_text(part) for part in index)
-            return f"{stream.name}[{inner}]"
-        case Sum(inner):
-            return f"sum_n({formula_text(inner)})"
-        case Apply(fn, (a, b)) if fn in _INFIX:
-            return f"({formula_text(a)} {fn} {formula_text(b)})"
-        case Apply("neg", (a,)):
-            return f"-{formula_text(a)}"
-        case Apply(fn, args):
-            return f"{fn}({', '.join(formula_text(arg) for arg in args)})"
     parts = ", ".join(formula_text(child) for child in x.children())
     return f"{type(x).__name__}({parts})"
 
@@ -172,16 +179,12 @@ def expr_text(expr: tile.Expr) -> str:
             return name
         case tile.Number(value, _):
             return str(value)
-        case tile.Op("neg", (a,), _, _):
-            return f"-{expr_text(a)}"
-        case tile.Op(fn, (a, b), _, _) if fn in _INFIX:
-            return f"({expr_text(a)} {fn} {expr_text(b)})"
-        case tile.Op(fn, args, _, _):
-            return f"{fn}({', '.join(expr_text(arg) for arg in args)})"
+        case tile.Op():
+            return _op_text(expr)
         case tile.Arange(extent):
             return f"0..{extent}"
-        case tile.Full(value, type):
-            return f"full({value}, [{', '.join(type.shape)}])"
+        case tile.Full(value, of):
+            return f"full({value}, [{', '.join(of.shape)}])"
         case tile.Load(tensor, index, limits, fill):
             other = f" else {fill}" if any(x is not None for x in limits) else ""
             return f"{tensor.name}{_at(index, limits)}{other}"
@@ -192,3 +195,12 @@ def expr_text(expr: tile.Expr) -> str:
         case tile.Cast(x, dtype):
             return f"{dtype}({expr_text(x)})"
     raise TypeError(f"no text for {type(expr).__name__}")
+
+
+def _op_text(op: tile.Op) -> str:
+    args = [expr_text(arg) for arg in op.args]
+    if op.fn == "neg":
+        return f"-{args[0]}"
+    if op.fn in _INFIX and len(args) == 2:
+        return f"({args[0]} {op.fn} {args[1]})"
+    return f"{op.fn}({', '.join(args)})"

@@ -6,20 +6,21 @@
              | Set(ref, expr)                    a new value for a carried name
              | For(index, start, stop, step, body, stages)
              | Store(tensor, index, value, limits)
-             | Scatter(tensor, index, entry, value, limits)   tensor[index, entry] += value, summed where entries meet
+             | Scatter(tensor, index, entry, value, limits)   tensor[index, entry] += value
              | ExitIf(condition) | Remark(text) | Blank()
     expr   ::= Ref(name, type) | Number(value, dtype) | Op(fn, args) | Arange(extent)
              | Load(tensor, index, limits, fill) | Dot(a, b) | Reduce(fn, x, axis) | Cast(x, dtype)
              | Full(value, type)
 
-A value is a pure tile: a dtype and a shape made of *named* extents ("BM" query rows, "BN" keys, "BD0"
-channels of dot 0, "BV" channels of v, "BE" entries). Names do the aligning: in an `Op` every operand is
-broadcast to the union of the names, in the order of the longest operand (two vectors: the order of the
-kernel's two stationary axes); `Dot` contracts the one name its operands share; `Reduce` folds a name away.
-An index is one scalar or tile for each axis of the tensor; `limits` says axis by axis below which bound an
-element exists (None: always). What lies outside reads as `fill` and is never stored.
-Every load of a loop body is a load of that iteration: `For.stages` says how many iterations ahead a target
-may start it, and its consumers are the statements that name it.
+A value is a pure tile: a dtype and a shape made of *named* extents ("BM" query rows, "BN" keys,
+"BD0" channels of dot 0, "BV" channels of v, "BE0" channels of a sum). Names do the aligning: in an
+`Op` every operand is broadcast to the union of the names, in the order of the longest operand (two
+vectors: the order of the kernel's two axes of a score tile); `Dot` contracts the one name its
+operands share; `Reduce` folds a name away.
+An index is one scalar or tile for each axis of the tensor; `limits` says axis by axis below which
+bound an element exists (None: always). What lies outside reads as `fill` and is never stored.
+Every load of a loop body is a load of that iteration: `For.stages` says how many iterations ahead a
+target may start it, and its consumers are the statements that name it.
 """
 
 from collections.abc import Iterator
@@ -45,7 +46,7 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor in memory with any strides; axes are named, e.g. ("batch", "time", "head", "dim")."""
+    """A tensor in memory with any strides; axes are named, e.g. ("batch", "time_q", "head")."""
 
     name: str
     axes: tuple[str, ...]
@@ -65,10 +66,13 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """A compile-time extent (BM, BN) or padded width (BD0, BV): a power of two where the target needs it."""
+    """A compile-time extent (BM, BN) or padded width (BD0, BV): a power of two on a GPU."""
 
     name: str
     doc: str = ""
+
+
+Param = Tensor | Scalar | Tunable
 
 
 # ---- expressions
@@ -97,9 +101,12 @@ class Number(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Op(Expr):
-    """A pointwise function: + - * / // % ** neg abs exp exp2 log log2 log1p expm1 sqrt rsqrt sin cos cos_turns
-    sin_turns tanh sigmoid log_sigmoid softplus relu minimum maximum floor where
-    < <= > >= == != and or not cdiv."""
+    """A pointwise function.
+
+    + - * / // % ** neg abs exp exp2 log log2 log1p expm1 sqrt rsqrt sin cos cos_turns sin_turns
+    tanh sigmoid log_sigmoid softplus relu minimum maximum floor where < <= > >= == != and or not
+    cdiv.
+    """
 
     fn: str
     args: tuple[Expr, ...]
@@ -167,6 +174,8 @@ class Stmt:
 
 @dataclass(frozen=True, slots=True)
 class Let(Stmt):
+    """A value with a name, made once in its scope."""
+
     ref: Ref
     value: Expr
     note: str = ""
@@ -175,6 +184,8 @@ class Let(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Set(Stmt):
+    """A new value for a carried name; its type stays."""
+
     ref: Ref
     value: Expr
 
@@ -193,6 +204,8 @@ class For(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Store(Stmt):
+    """tensor[index] = value, where the index is inside its limits."""
+
     tensor: Tensor
     index: tuple[Expr, ...]
     value: Expr
@@ -201,9 +214,12 @@ class Store(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Scatter(Stmt):
-    """tensor[*index, entry] += value. `index` has a scalar or a stationary vector for every axis but the last;
-    `entry` and `value` are tiles. Where several elements of the tile meet in one place they are summed;
-    the place belongs to this program alone, so no atomics are needed."""
+    """tensor[*index, entry] += value.
+
+    `index` has a scalar or a stationary vector for every axis but the last; `entry` and `value` are
+    tiles. Where several elements of the tile meet in one place they are summed; the place belongs
+    to this program alone, so no atomics are needed.
+    """
 
     tensor: Tensor
     index: tuple[Expr, ...]
@@ -221,12 +237,14 @@ class ExitIf(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Remark(Stmt):
+    """A comment line over what follows."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Blank(Stmt):
-    pass
+    """An empty line of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +253,7 @@ class Kernel:
 
     name: str
     doc: str
-    params: tuple[Tensor | Scalar | Tunable, ...]
+    params: tuple[Param, ...]
     grid: tuple[tuple[str, Expr], ...]
     body: tuple[Stmt, ...]
     order: tuple[str, str] = ("BM", "BN")

@@ -2,14 +2,15 @@
 
     formula s(x_1, ..., x_n), cotangent g   ->   {x_k: g * ds/dx_k}
 
-Reverse mode over the graph, by a table `function -> adjoints of its operands`. Leaves are `PairDot`, `Read`,
-`Anchored` and whole `Lookup` nodes (the adjoint of a look-up is what has to be added to the entry). A scalar that
-meets vectors collects a `Sum` over their channels. Only operands that lead to a differentiable leaf are visited, so
-that a derivative which nobody asked for is never formed.
+Reverse mode over the graph, by a table `function -> adjoints of its operands`. Leaves are
+`PairDot`, `Read`, `Anchored` and whole `Lookup` nodes (the adjoint of a look-up is what has to be
+added to the entry). A scalar that meets vectors collects a `Sum` over their channels. Only operands
+that lead to a differentiable leaf are visited, so that a derivative which nobody asked for is never
+formed.
 
 Takes: a formula of the normal form (`lowering/core.py`).
-Gives: expressions over the same leaves and the cotangent; nothing evaluates a quantity that the forward formula
-does not have, except sin_turns beside cos_turns.
+Gives: expressions over the same leaves and the cotangent; nothing evaluates a quantity that the
+forward formula does not have, except sin_turns beside cos_turns.
 """
 
 import math
@@ -91,7 +92,9 @@ ADJOINTS: dict[str, Adjoint] = {
     "where": lambda x, y, g: (None, _where(x[0], g, 0.0), _where(x[0], 0.0, g)),
 }
 
-_CONSTANT_ALMOST_EVERYWHERE = frozenset("detach floor // % < <= > >= == != and or not".split())
+_CONSTANT_ALMOST_EVERYWHERE = frozenset(
+    ("detach", "floor", "//", "%", "<", "<=", ">", ">=", "==", "!=", "and", "or", "not")
+)
 _SINGULAR = frozenset(("/", "**", "log", "log1p", "sqrt", "rsqrt"))
 
 

@@ -3,9 +3,9 @@
     softmax_j(w_ij + r_i)  =  softmax_j(w_ij)        lse_j(w_ij + r_i)  =  lse_j(w_ij) + r_i
 
 Takes: an attention in normal form.
-Gives: a softmax attention whose `row_term` is the sum of those terms (None where there are none) and whose
-`weight` has none at its top. The kernel adds the row term to the log-sum-exp alone; its derivative needs no sum
-over the pairs (it is that of the log-sum-exp, and what the sink takes).
+Gives: a softmax attention whose `row_term` is the sum of those terms (None where there are none)
+and whose `weight` has none at its top. The kernel adds the row term to the log-sum-exp alone; its
+derivative needs no sum over the pairs (it is that of the log-sum-exp, and what the sink takes).
 """
 
 from dataclasses import replace

@@ -1,12 +1,13 @@
 """Move log2(e) into a logit's cheapest factors, so that exp(s - m) becomes exp2(s' - m').
 
     log2(e) * (a + b)            ->  log2(e) * a + log2(e) * b
-    log2(e) * (x * c)            ->  x * (log2(e) * c)      c a number, a constant, a row or a column value
+    log2(e) * (x * c)            ->  x * (log2(e) * c)      c a number, a constant, a row or column
     log2(e) * where(p, a, b)     ->  where(p, log2(e) * a, log2(e) * b)
     log2(e) * x                  ->  x * log2(e)            anything else
 
 Takes: the logit of a softmax in normal form.
-Gives: the same logit in units of log 2; factors that do not vary with the pair are multiplied once for a tile.
+Gives: the same logit in units of log 2; factors that do not vary with the pair are multiplied once
+for a tile.
 """
 
 import math

@@ -4,8 +4,8 @@
 
 Only vectors and scalars move: a whole score tile held over a loop would cost more than it saves.
 
-Takes, gives: the body of a kernel. A name that two loops give to the same value is made once; where they give it
-to different values it stays inside.
+Takes, gives: the body of a kernel. A name that two loops give to the same value is made once; where
+they give it to different values it stays inside.
 """
 
 from dataclasses import replace

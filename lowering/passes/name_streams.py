@@ -1,15 +1,23 @@
 """Names of streams: what the tensor is, in the words of the variant.
 
-the only dot          q, k              further dots        q_2, k_2, ... unless a variable named them
-an input read as is   its own name      a prefix sum        <input>_sum_q, <input>_sum_k
-rsqrt_dim             scale             everything else     the hint, or <input>_<function>, by side
+Takes a value with its place and role; gives
+
+    a dot's vectors       q, k; q_2, k_2, ...
+    an input read as is   its own name; of a token <input>_q, <input>_k
+    a prefix sum          <input>_sum_q, <input>_sum_k
+    a table made of more  <input>_table; of a row <input>_row_q
+    rsqrt_dim             scale; another number of the launch: factor
+    everything else       the hint, <input>_term or term, by side; of the head alone slope
 """
 
 from gnomon.dsl.nodes import Apply, At, Builtin, Constant, Expr, Input, PrefixSum, walk
 
 _RESERVED = frozenset(
-    "v o do dv lse den row_max delta T_q T_k H G NM NN DV B cu_seqlens_q cu_seqlens_k "
-    "positions return_lse self torch math".split()
+    (
+        *("v", "o", "do", "dv", "lse", "den", "row_max", "delta"),
+        *("T_q", "T_k", "H", "G", "NM", "NN", "DV", "B", "cu_seqlens_q", "cu_seqlens_k"),
+        *("positions", "return_lse", "self", "torch", "math"),
+    )
 )
 
 

@@ -1,4 +1,4 @@
-"""Remove names that nothing reads, and remarks and blank lines that are left with nothing to stand over.
+"""Remove names that nothing reads, and remarks and blank lines that are left over.
 
     x = expr   ->   (nothing)        where no statement names x
 

@@ -5,11 +5,13 @@
 
 where n, d are homogeneous of degree 1 in (e^x, 1):
 
-    e^x -> e^(x - m)    c -> c e^-m    relu(a), |a|, -a, a + b, a - b, c * a, where(p, a, b) -> termwise
+    e^x -> e^(x - m)    c -> c e^-m
+    relu(a), |a|, -a, a + b, a - b, c * a, where(p, a, b) -> termwise
 
 Takes: a ratio in normal form.
-Gives: the same with `exponent` x and formulas over Given("row_max"), where both formulas have this form and one
-exponent that holds a dot (a decay alone cannot overflow); otherwise the attention untouched.
+Gives: the same with `exponent` x and formulas over Given("row_max"), where both formulas have this
+form and one exponent that holds a dot (a decay alone cannot overflow); otherwise the attention
+untouched.
 """
 
 from dataclasses import replace
@@ -45,7 +47,7 @@ def _has_exp(x: Expr) -> bool:
 
 
 def _scale(x: Expr) -> Expr | None:
-    """x divided by exp(row_max), or None where x is not homogeneous."""
+    """The formula divided by exp(row_max), or None where it is not homogeneous."""
     match x:
         case Apply("exp", (a,)):
             return Apply("exp", (Apply("-", (a, ROW_MAX)),))

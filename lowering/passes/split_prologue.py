@@ -3,12 +3,13 @@
     dot(a_i, b_j)            ->  PairDot(stream a, stream b)
     decay(x)                 ->  Anchored(P at i) - Anchored(P at j)      P = prefix_sum(x)
     lookup(table, f(i, j))   ->  lookup(Read(stream table), f)
-    position at i, j         ->  Index(row), Index(column), or streams where the call gives positions
+    position at i, j         ->  Index(row), Index(column); streams where the call gives positions
     a row, column or constant subexpression, as large as possible  ->  Read(stream)
 
 Takes: a canonical variant (rotations are maps, differences of prefix sums are decays).
 Gives: a `Program` whose pair formulas have the leaves of `lowering/core.py` only.
-Raises: UnsupportedError for transports, score scans and stick-breaking (their schedules come later).
+Raises: UnsupportedError for transports, score scans and stick-breaking (their schedules come
+later).
 """
 
 from collections.abc import Callable
@@ -54,10 +55,14 @@ from gnomon.lowering.passes.name_streams import stream_name
 
 StreamPlace = Literal["row", "column", "constant"]
 _SIDES: dict[str, StreamPlace] = {"row": "row", "column": "column", "constant": "constant"}
+_NO_SCHEDULE: dict[type, str] = {
+    Dot: "an ordered product stands between q and k",
+    ScoreScan: "a sum over the keys in between is carried along the row",
+}
 
 
 def split_prologue(variant: Variant, *, positions: bool = False) -> Program:
-    """The program of a canonical variant; `positions`: the call gives the positions of its tokens."""
+    """The program of a canonical variant; `positions`: the call gives the tokens' positions."""
     found: dict[Expr, int] = {}
     for node in walk(variant.output):
         if isinstance(node, (Softmax, WeightedSum, Ratio)):
@@ -109,8 +114,10 @@ class _Splitter:
             case Softmax(logit, given_sink, mask):
                 weight, normaliser = self.pair(logit), "softmax"
                 if given_sink is not None:
-                    place = "row" if kind(given_sink).place in ("row", "token") else "constant"
-                    sink = self.stream(given_sink, place, "scalar", "sink")
+                    of_row = kind(given_sink).place in ("row", "token")
+                    sink = self.stream(
+                        given_sink, "row" if of_row else "constant", "scalar", "sink"
+                    )
             case WeightedSum(value, mask):
                 weight, normaliser = self.pair(value), "weighted_sum"
             case Ratio(numerator, divisor, mask, bound):
@@ -190,14 +197,10 @@ class _Splitter:
         of = kind(x)
         if isinstance(x, At) and isinstance(x.x, Builtin) and x.x.which == "position":
             return self.position(x)
-        if of.place in ("row", "column") and of.element != "bool" and not _is_index_arithmetic(x):
-            if of.axes:
-                raise _unsupported(
-                    x, "a vector of one token stands in a pair formula", self.variant
-                )
-            return Read(self.stream(x, _SIDES[of.place], "scalar"))
         if of.place == "constant":
             return self.constant(x)
+        if of.place in ("row", "column") and of.element != "bool":
+            return self.one_token(x)
         match x:
             case Apply(fn, args):
                 return Apply(fn, tuple(self.pair(arg) for arg in args))
@@ -205,17 +208,19 @@ class _Splitter:
                 return Sum(self.pair(inner))
             case Dot(a, b, None):
                 return PairDot(self.stream(a, "row", "dot"), self.stream(b, "column", "dot"))
-            case Dot():
-                raise _unsupported(x, "an ordered product stands between q and k", self.variant)
             case Decay(step):
                 return self.decay(step)
             case Lookup(table, index):
                 return self.lookup(table, index)
-            case ScoreScan():
-                raise _unsupported(
-                    x, "a sum over the keys in between is carried along the row", self.variant
-                )
-        raise _unsupported(x, "it is no part of a pair formula", self.variant)
+        why = _NO_SCHEDULE.get(type(x), "it is no part of a pair formula")
+        raise _unsupported(x, why, self.variant)
+
+    def one_token(self, x: Expr) -> Expr:
+        """A value of the query alone, or of the key alone."""
+        of = kind(x)
+        if of.axes:
+            raise _unsupported(x, "a vector of one token stands in a pair formula", self.variant)
+        return Read(self.stream(x, _SIDES[of.place], "scalar"))
 
     def position(self, x: At) -> Expr:
         """The position of the query or the key: counted by the kernel unless the call gives it."""
@@ -226,12 +231,14 @@ class _Splitter:
         return Index(side)
 
     def decay(self, step: Expr) -> Expr:
+        """The sum over (j, i] as the difference of two prefix sums."""
         total = PrefixSum(step, True)
         row = self.stream(total, "row", "prefix")
         column = self.stream(total, "column", "prefix")
         return Apply("-", (Anchored(row, row), Anchored(column, row)))
 
     def lookup(self, table: Expr, index: tuple[Expr, ...]) -> Expr:
+        """An entry of a table of numbers at an index of the pair."""
         of = kind(table)
         if len(of.axes) != len(index):
             raise _unsupported(table, "a look-up of the pair gives a vector", self.variant)
@@ -279,11 +286,6 @@ def _is_differentiable(value: Expr) -> bool:
         return any(isinstance(child, Expr) and reaches(child) for child in node.children())
 
     return reaches(value)
-
-
-def _is_index_arithmetic(x: Expr) -> bool:
-    """Whether a row or column value is a position itself: the kernel counts those."""
-    return isinstance(x, At) and isinstance(x.x, Builtin) and x.x.which == "position"
 
 
 _FOLD: dict[str, Callable[..., int | float]] = {

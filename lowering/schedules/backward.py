@@ -1,16 +1,21 @@
 """The backward schedules: two kernels, each with one side of the pairs stationary.
 
-    [name]_bwd_rows      a tile of queries stays: gradients of row streams, and partial sums for constants
-    [name]_bwd_columns   a tile of keys stays, for every query head of its group: gradients of v and column streams
+    [name]_bwd_rows      a tile of queries stays: gradients of row streams, and partial sums for
+                         constants
+    [name]_bwd_columns   a tile of keys stays, for every query head of its group: gradients of v
+                         and of column streams
 
-With g_ij = do_i . v_j and delta_i = do_i . o_i (minus the gradient of the log-sum-exp) both recompute the weights and
+With g_ij = do_i . v_j and delta_i = do_i . o_i (minus the gradient of the log-sum-exp) both
+recompute the weights and
 
     softmax        p_ij = exp(s_ij - lse_i);   ds_ij = p_ij (g_ij - delta_i)
     weighted_sum   dw_ij = g_ij
-    ratio          D_i = max(|d_i|, a);   dn_ij = g_ij / D_i;   dd_ij = -delta_i sign(d_i) [|d_i| > a] / D_i
+    ratio          D_i = max(|d_i|, a);   dn_ij = g_ij / D_i
+                   dd_ij = -delta_i sign(d_i) [|d_i| > a] / D_i
 
-The formulas' own derivatives come from `passes/differentiate.py`. Score tiles have their stationary axis first, so
-every sum runs along rows of the tile. Nothing is summed by atomics: each output belongs to one program.
+The formulas' own derivatives come from `passes/differentiate.py`. Score tiles have their stationary
+axis first, so every sum runs along rows of the tile. Nothing is summed by atomics: each output
+belongs to one program.
 """
 
 from gnomon.dsl.nodes import Apply, Expr, Lookup, walk
@@ -58,6 +63,11 @@ def backward_columns(attention: Attention, *, packed: bool = False) -> Kernel:
 class _Backward:
     """What both kernels share: weights, cotangents, and the sums of the adjoints."""
 
+    fixed: Side
+    """The side that stays."""
+    v: tile.Expr
+    """The values of the current key tile."""
+
     def __init__(self, attention: Attention, place: Place, *, packed: bool) -> None:
         self.a, self.place = attention, place
         self.frame = Frame(attention, place, packed=packed)
@@ -93,7 +103,7 @@ class _Backward:
             "do": b.let("b_do", row.matrix(self.do, frame.h, "DV", "BV"), "[BM, BV]")
         }
         if self.a.normaliser == "softmax":
-            lse = b.let("b_lse", row.vector(self.stats["lse"], frame.h, float("inf")))
+            lse: tile.Expr = b.let("b_lse", row.vector(self.stats["lse"], frame.h, float("inf")))
             # a row without keys has lse -inf: +inf gives every pair weight 0 instead
             lse = b.op("where", b.op("==", lse, MINUS_INFINITY), INFINITY, lse)
             if self.a.row_term is not None:
@@ -106,7 +116,8 @@ class _Backward:
         return known
 
     def _ratio_rows(self, row: Side) -> dict[str, tile.Expr]:
-        b, frame, known = self.b, self.frame, {}
+        b, frame = self.b, self.frame
+        known: dict[str, tile.Expr] = {}
         total = b.let("b_d", row.vector(self.stats["den"], frame.h))
         if self.a.exponent is not None:
             known["row_max"] = b.let("b_m", row.vector(self.stats["row_max"], frame.h))
@@ -177,7 +188,8 @@ class _Backward:
         b, stream = self.b, each.stream
         value = self._adjoint(pair, adjoint, f"b_d_{stream.name}_pair")
         if each.kind == "matrix":
-            assert isinstance(leaf, PairDot) and each.carrier is not None
+            assert isinstance(leaf, PairDot)
+            assert each.carrier is not None
             other = (
                 pair.column.load(leaf.column) if self.place == "row" else pair.row.load(leaf.row)
             )

@@ -1,15 +1,15 @@
 """Pair formulas as tile statements.
 
-A formula is a graph of score IR over the leaves of `lowering/core.py`. Each value is formed once: what is used
-twice, and what does not vary with both axes of the tile, gets a name; the rest nests. A channel sum becomes a loop
-that carries one number for each pair; a look-up becomes a gather at a clamped index.
+A formula is a graph of score IR over the leaves of `lowering/core.py`. Each value is formed once:
+what is used twice, and what does not vary with both axes of the tile, gets a name; the rest nests.
+A channel sum becomes a loop that carries one number for each pair; a look-up becomes a gather at a
+clamped index.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gnomon.dsl.nodes import Apply, Constant, Expr, Lookup, Node, Sum
 from gnomon.lowering import tile
-from gnomon.lowering.build import Block
 from gnomon.lowering.core import Anchored, Given, Index, PairDot, Read, Stream
 from gnomon.lowering.passes.differentiate import axes_of
 from gnomon.lowering.passes.fold_log2e import LOG2E
@@ -27,13 +27,13 @@ class PairTile:
         frame: Frame,
         row: Side,
         column: Side,
-        given: dict[str, tile.Expr],
+        given: Mapping[str, tile.Expr],
         anchor: Side | None = None,
     ) -> None:
         self.frame, self.block = frame, frame.block
         self.row, self.column = row, column
         self.anchor = anchor or row
-        self.given = given
+        self.given = dict(given)
         self.memo: dict[Expr, tile.Expr] = {}
         self.uses: dict[Expr, int] = {}
         self.channel: tile.Expr | None = None
@@ -84,6 +84,18 @@ class PairTile:
 
     def _value(self, x: Expr) -> tile.Expr:
         match x:
+            case Apply("detach", (a,)):
+                return self.value(a)
+            case Apply(fn, args):
+                return self._apply(fn, [self.value(arg) for arg in args])
+            case Lookup(Read(stream), index):
+                return Load(*self.entry(stream, index))
+            case Sum(inner):
+                return self._sum(inner)
+        return self._leaf(x)
+
+    def _leaf(self, x: Expr) -> tile.Expr:
+        match x:
             case Constant(number):
                 return Number(number, "i32" if isinstance(number, int) else "f32")
             case PairDot(row, column):
@@ -97,14 +109,6 @@ class PairTile:
                 return self.row.positions if place == "row" else self.column.positions
             case Given(name, _):
                 return self.given[name]
-            case Apply("detach", (a,)):
-                return self.value(a)
-            case Apply(fn, args):
-                return self._apply(fn, [self.value(arg) for arg in args])
-            case Lookup(Read(stream), index):
-                return Load(*self.entry(stream, index))
-            case Sum(inner):
-                return self._sum(inner)
         raise TypeError(f"no pair formula: {type(x).__name__}")
 
     def _apply(self, fn: str, values: list[tile.Expr]) -> tile.Expr:
@@ -192,7 +196,7 @@ class PairTile:
         return total
 
     def settle(self, x: Expr) -> None:
-        """Form every scalar operand of a vector expression now, outside the loop over its channels."""
+        """Form every scalar operand of a vector expression now, outside its channels' loop."""
         if axes_of(x) == 0:
             self.value(x)
             return
@@ -201,6 +205,7 @@ class PairTile:
                 self.settle(child)
 
     def loop_over_channels(self, size: Ref) -> "ChannelLoop":
+        """A loop in which vectors are read channel by channel."""
         return ChannelLoop(self, size)
 
 

@@ -1,10 +1,13 @@
-"""The forward schedule: a tile of queries stays, the keys it sees stream by, the row statistics are carried.
+"""The forward schedule: a tile of queries stays, keys stream by, the row statistics are carried.
 
-    softmax        m' = max(m, max_j s_ij);  c = e^(m - m');  l = c l + sum_j e^(s_ij - m');  o = c o + sum_j e^(s_ij - m') v_j
+    softmax        m' = max(m, max_j s_ij);  c = e^(m - m');  p_ij = e^(s_ij - m')
+                   l = c l + sum_j p_ij;  o = c o + sum_j p_ij v_j
     weighted_sum   o = o + sum_j w_ij v_j
-    ratio          o = c o + sum_j n_ij v_j;  d = c d + sum_j d_ij      (c = 1 where no exponent is carried)
+    ratio          o = c o + sum_j n_ij v_j;  d = c d + sum_j d_ij
+                   (c = 1 where no exponent is carried)
 
-Everything of the softmax is in units of log 2. The stored log-sum-exp is natural and holds the row term.
+Everything of the softmax is in units of log 2. The stored log-sum-exp is natural and holds the row
+term.
 """
 
 import math
@@ -210,6 +213,7 @@ def bounded(b: Block, total: tile.Expr, a: Attention, row_max: tile.Expr | None)
 
 
 def long_rows_first(b: Block) -> tile.Expr:
+    """The block of queries of this program: under a causal mask the last rows see the most keys."""
     return b.op("-", b.op("-", scalar("NM"), 1), scalar("i_m"))
 
 

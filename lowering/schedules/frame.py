@@ -1,9 +1,10 @@
-"""What every kernel of an attention has in common: parameters, program indices, lengths, the two sides of a pair."""
+"""What the kernels of an attention share: parameters, indices, lengths, the two sides of a pair."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from gnomon.dsl.nodes import Width
+from gnomon.lowering import tile
 from gnomon.lowering.build import Block
 from gnomon.lowering.core import Attention, Stream
 from gnomon.lowering.tile import (
@@ -31,13 +32,14 @@ _HEAD_AXIS = {"Head": "head", "KVHead": "kv_head", None: "one"}
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """The names of the symbolic widths of an attention: D0, D1, ... of dots, E0, ... of channel sums."""
+    """The names of an attention's symbolic widths: D0, D1, ... of dots, E0, ... of channel sums."""
 
     dots: tuple[Width, ...]
     vectors: tuple[Width, ...]
 
     @staticmethod
     def of(attention: Attention) -> "Widths":
+        """The distinct widths of an attention's streams, in order of first use."""
         dots = dict.fromkeys(s.axes[0] for s in attention.streams if s.role == "dot")
         vectors = dict.fromkeys(s.axes[0] for s in attention.streams if s.role == "vector")
         return Widths(tuple(dots), tuple(vectors))
@@ -56,6 +58,7 @@ class Widths:
 
 
 def scalar(name: str, dtype: DType = "i32") -> Ref:
+    """A parameter, an index or a named scalar of the kernel."""
     return Ref(name, Type(dtype))
 
 
@@ -83,7 +86,7 @@ class Frame:
         return Tensor(stream.name, axes, stream.dtype, "in")
 
     def gradient(self, stream: Stream) -> Tensor:
-        """Where the gradient of a stream goes; zeroed before where the kernel only adds to entries."""
+        """Where a stream's gradient goes; zeroed before where the kernel only adds to entries."""
         own = self.widths.axes(stream)
         mode: Literal["out", "inout"] = "out"
         if stream.role == "table":
@@ -97,6 +100,7 @@ class Frame:
         return Tensor(name, ("batch", _TIME[stream.place], head, *own), "f32", mode)
 
     def statistic(self, name: str, mode: Literal["in", "out"]) -> Tensor:
+        """One number a row: [batch, time_q, head]."""
         return Tensor(name, ("batch", "time_q", "head"), "f32", mode)
 
     def kernel(self, suffix: str, doc: str, extra: list[Tensor], counted: str) -> Kernel:
@@ -110,7 +114,7 @@ class Frame:
         for stream in self.attention.streams:
             if stream.role == "table":
                 sizes.update(dict.fromkeys(self.widths.axes(stream)))
-        params = (
+        params: list[tile.Param] = [
             *(offsets if self.packed else []),
             *self.tensors.values(),
             self.v,
@@ -122,17 +126,17 @@ class Frame:
             Tunable("BM"),
             Tunable("BN"),
             *(Tunable(name) for name, _ in padded),
-        )
-        heads = (
-            scalar("H")
-            if self.stationary == "row"
-            else self.block.op("//", scalar("H"), scalar("G"))
-        )
-        outer = "i_h" if self.stationary == "row" else "i_kv"
-        which = ("i_m" if self.stationary == "row" else "i_n", scalar(counted))
-        grid = (which, (outer, heads), ("i_s" if self.packed else "i_b", scalar("B")))
+        ]
         name = f"{self.attention.name}_{suffix}"
-        return Kernel(name, doc, params, grid, tuple(self.block.body), self.block.order, padded)
+        body, order = tuple(self.block.body), self.block.order
+        return Kernel(name, doc, tuple(params), self._grid(counted), body, order, padded)
+
+    def _grid(self, counted: str) -> tuple[tuple[str, Expr], ...]:
+        sequences = ("i_s" if self.packed else "i_b", scalar("B"))
+        if self.stationary == "row":
+            return ("i_m", scalar(counted)), ("i_h", scalar("H")), sequences
+        key_heads = self.block.op("//", scalar("H"), scalar("G"))
+        return ("i_n", scalar(counted)), ("i_kv", key_heads), sequences
 
     def _padded(self) -> tuple[tuple[str, str], ...]:
         pairs = [(f"BD{n}", f"D{n}") for n in range(len(self.widths.dots))]
@@ -142,7 +146,7 @@ class Frame:
     # -- opening: where this program stands
 
     def open(self) -> None:
-        """Lengths and offsets of this program's sequence; T_q, T_k, bos_q, bos_k, eos_q, eos_k, shift."""
+        """This program's sequence: T_q, T_k, bos_q, bos_k, eos_q, eos_k, shift."""
         b = self.block
         self.batch: Expr = ZERO if self.packed else scalar("i_b")
         self.sequence = scalar("i_s") if self.packed else scalar("i_b")
@@ -159,10 +163,11 @@ class Frame:
         )
 
     def length(self, place: Place) -> Ref:
+        """The number of queries or keys of this program's sequence."""
         return scalar("T_q" if place == "row" else "T_k")
 
     def settle(self, side: "Side") -> None:
-        """Load what a side and the head give now, before any loop; what is not used is removed later."""
+        """Load what a side and the head give, before any loop; dead loads are removed later."""
         for stream in self.attention.streams:
             if stream.place == side.place and stream.role in ("dot", "scalar"):
                 side.load(stream)
@@ -180,6 +185,7 @@ class Frame:
         return {"Head": self.h, "KVHead": self.kv, None: ZERO}[stream.heads]
 
     def side(self, place: Place, first: Expr) -> "Side":
+        """The tile of queries or keys that starts at `first`."""
         return Side(self, place, first)
 
     def constant(self, stream: Stream) -> Expr:
@@ -256,6 +262,7 @@ class Side:
         return Load(tensor, index, (None, self.limit, None, scalar(width)))
 
     def vector(self, tensor: Tensor, head: Expr, fill: float = 0.0) -> Load:
+        """[extent] of a tensor [batch, time, head]."""
         return Load(tensor, (self.frame.batch, self.times, head), (None, self.limit, None), fill)
 
     def _load(self, stream: Stream) -> Load:

@@ -15,7 +15,7 @@ channels: one number a channel of a vector; entries: scattered into a table."""
 
 
 def adjoints(attention: Attention) -> dict[Expr, Expr]:
-    """The adjoint of every differentiable leaf, over Given("ds"), or Given("dn") and Given("dd")."""
+    """The adjoint of each differentiable leaf, over Given("ds") or Given("dn") and Given("dd")."""
     if attention.denominator is None:
         return differentiate(attention.weight, Given("ds", "pair"))
     found = differentiate(attention.weight, Given("dn", "pair"))

@@ -14,8 +14,8 @@ Condition = tile.Expr | None
 def visible(mask: Mask, pair: PairTile, *, rows_end: bool) -> Condition:
     """The condition of an edge tile: the mask's rule, and the ends of the sequences.
 
-    `rows_end`: rows past the end must not count (in the backward pass; the forward does not store them).
-    Under a causal mask a valid row sees no key past the end anyway.
+    `rows_end`: rows past the end must not count (in the backward pass; the forward does not store
+    them). Under a causal mask a valid row sees no key past the end anyway.
     """
     condition = _rule(mask, pair)
     if not _hides_later_keys(mask):
@@ -65,7 +65,7 @@ def _rule(mask: Mask, pair: PairTile) -> Condition:
 
 
 def _selected(mask: Mask, pair: PairTile) -> Condition:
-    """Whether the key's block stands in the row's list: one comparison for each entry of the list."""
+    """Whether the key's block stands in the row's list: one comparison for each entry."""
     blocks, size = cast(tuple[Read, int], mask.operands)
     b, frame, row = pair.block, pair.frame, pair.row
     stream = blocks.stream

@@ -1,9 +1,10 @@
-"""Masks as loops: which tiles of the moving axis a stationary tile sees, and which pairs of an edge tile exist.
+"""Masks as loops: which tiles of the moving axis a stationary tile sees, and which of them whole.
 
-A mask becomes a list of spans. A span has the elements that *some* line of the stationary tile sees and, inside
-them, those that *every* line sees; each rule gives both by interval arithmetic on the tile's first and last
-position, `and` intersects, `or` unites. A span is walked by at most three loops: an edge with masks, an interior
-without, an edge with masks. Rules that know no interval (documents, selected blocks) see everything and fill nothing.
+A mask becomes a list of spans. A span has the elements that *some* line of the stationary tile sees
+and, inside them, those that *every* line sees; each rule gives both by interval arithmetic on the
+tile's first and last position, `and` intersects, `or` unites. A span is walked by at most three
+loops: an edge with masks, an interior without, an edge with masks. Rules that know no interval
+(documents, selected blocks) see everything and fill nothing.
 """
 
 from collections.abc import Iterator
@@ -19,9 +20,9 @@ Interval = tuple[Expr, Expr]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Elements [some[0], some[1]) of the moving axis; every line sees [every[0], every[1]) (None: no interior).
+    """Elements [some[0], some[1]) of the moving axis; every line sees [every[0], every[1]).
 
-    `rank` orders the spans of a union along the axis.
+    `every` is None where there is no interior. `rank` orders the spans of a union along the axis.
     """
 
     some: Interval
@@ -31,9 +32,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Stationary:
-    """The stationary tile in positions: lines first ... end - 1; the moving axis has `total` elements.
+    """The stationary tile in positions: lines first ... end - 1.
 
-    An element e of the moving axis stands at position e + shift.
+    The moving axis has `total` elements; element e stands at position e + shift.
     """
 
     side: Literal["row", "column"]
@@ -52,6 +53,7 @@ class Ranges:
     # -- arithmetic that folds what is known
 
     def add(self, a: Operand, b: Operand) -> Expr:
+        """The sum, folded where a side is a number."""
         x, y = lift(a), lift(b)
         if isinstance(x, Number) and isinstance(y, Number):
             return Number(int(x.value + y.value), "i32")
@@ -64,14 +66,17 @@ class Ranges:
         return self.block.op("+", x, y)
 
     def sub(self, a: Expr, b: Expr) -> Expr:
+        """The difference, folded where the second side is a number."""
         if isinstance(b, Number):
             return self.add(a, -int(b.value))
         return self.block.op("-", a, b)
 
     def least(self, a: Expr, b: Expr) -> Expr:
+        """The smaller one."""
         return a if a == b else self.block.op("minimum", a, b)
 
     def most(self, a: Expr, b: Expr) -> Expr:
+        """The greater one."""
         return a if a == b else self.block.op("maximum", a, b)
 
     # -- spans
@@ -114,9 +119,9 @@ class Ranges:
             case "first_keys", "column":
                 count = Number(int(cast(int, mask.operands[0])), "i32")
                 total = self.tile.total
-                some = self.block.op("where", self.block.op("<", first, count), zero, total)
-                every = self.block.op("where", self.block.op("<=", end, count), zero, total)
-                return Span((some, total), (every, total), 1)
+                seen = self.block.op("where", self.block.op("<", first, count), zero, total)
+                filled = self.block.op("where", self.block.op("<=", end, count), zero, total)
+                return Span((seen, total), (filled, total), 1)
         return Span(whole, None)
 
     def _moving(self, low: Expr, high: Expr) -> Interval:
