@@ -119,7 +119,7 @@ class Writer:
                 return number(value), ATOM if value >= 0 else SUM
             case Builtin("position", of):
                 where = index or "t"
-                return where if of is None else symbol(str(of), where), ATOM
+                return where if of is None else rf"\mathrm{{{of}}}_{{{where}}}", ATOM
             case Builtin("dim", Width() as of):
                 return width(of), ATOM if len(of.parts) == 1 else SUM
             case Builtin("visible_count"):
@@ -166,7 +166,9 @@ class Writer:
 
         if is_distance(x):
             of = x.args[0].x.of if isinstance(x.args[0], At) else None  # type: ignore[attr-defined]
-            return (f"i - {self.key}" if of is None else f"{of}_i - {of}_{self.key}"), SUM
+            if of is None:
+                return f"i - {self.key}", SUM
+            return rf"\mathrm{{{of}}}_i - \mathrm{{{of}}}_{self.key}", SUM
         match x.fn:
             case "+" | "-":
                 return f"{arg(0, SUM)} {x.fn} {arg(1, SUM if x.fn == '+' else BIG)}", SUM

@@ -4,9 +4,11 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from support import assert_close, small_tensors
 
 import gnomon as gn
-from gnomon import Dim, Head, KVHead, Param, Plane, Token
+from gnomon import Dim, Head, KVHead, Param, Plane, Query, Token
 from gnomon.dsl.build import as_expr
 from gnomon.dsl.canonical import canonical, looks_back, share
 from gnomon.dsl.catalogue import ENTRIES
@@ -24,13 +26,19 @@ from gnomon.dsl.reference import reference
 from gnomon.dsl.show import digest
 
 ROOT = Path(__file__).parents[2]
+Q = Query[Head, Dim]
+K = Token[KVHead, Dim]
+N = TypeVar("N", bound=Expr)
+Bias = Callable[[Expr, Expr, Expr], Expr]
+Score = Callable[[Expr, Expr, Expr, Expr], Expr]
+Tree = str | tuple[Any, ...]
 DECLARED = [e.declaration.node for e in ENTRIES if e.declaration is not None]
 
 
-def plain(bias, mask=None):
+def plain(bias: Bias, mask: gn.Mask | None = None) -> Variant:
     """The variant that weights v by q . k + bias(gate, beta, slope)."""
 
-    def f(q, k, gate: Token[Head], beta: Token[KVHead], slope: Param[Head]):
+    def f(q: Q, k: K, gate: Token[Head], beta: Token[KVHead], slope: Param[Head]) -> Expr:
         used = 0.0 * gn.at_key(gate) * gn.at_key(beta) * slope  # an input must be used
         value = bias(gate, beta, slope) + gn.dot(q, k) + gn.exp(used)
         return gn.weighted_sum(value, mask=gn.causal() if mask is None else mask)
@@ -38,21 +46,21 @@ def plain(bias, mask=None):
     return gn.variant(f).node
 
 
-def scored(score):
+def scored(score: Score) -> Variant:
     """The variant with softmax(score(q, k, angle, turn)), angles of tokens and of planes."""
 
-    def f(q, k, step: Token[KVHead, Plane], rate: Param[KVHead, Plane]):
+    def f(q: Q, k: K, step: Token[KVHead, Plane], rate: Param[KVHead, Plane]) -> Expr:
         used = gn.channel_sum(gn.at_key(step) * rate)
         return gn.softmax(score(q, k, step, rate) + gn.exp(0.0 * used), mask=gn.causal())
 
     return gn.variant(f).node
 
 
-def nodes(variant: Variant, kind: type) -> list:
+def nodes(variant: Variant, kind: type[N]) -> list[N]:
     return [n for n in walk(canonical(variant)) if isinstance(n, kind)]
 
 
-SAME = {
+SAME: dict[str, tuple[Bias, Bias]] = {
     "difference of prefix sums": (
         lambda g, b, m: gn.at_query(gn.prefix_sum(g)) - gn.at_key(gn.prefix_sum(g)),
         lambda g, b, m: gn.decay(g),
@@ -118,7 +126,7 @@ def test_two_spellings_have_one_graph(name: str) -> None:
     assert digest(before) == digest(after)
 
 
-DOTS = {
+DOTS: dict[str, tuple[Score, Score]] = {
     "rotation by a token": (
         lambda q, k, s, r: gn.dot(q, k, through=gn.rotation(s)),
         lambda q, k, s, r: gn.dot(gn.rotate(q, gn.prefix_sum(s)), gn.rotate(k, gn.prefix_sum(s))),
@@ -160,7 +168,9 @@ def test_a_constant_skew_generator_becomes_a_map() -> None:
     assert dot.through is None
 
     @gn.variant
-    def both(q, k, a: Param[KVHead, Dim], b: Param[KVHead, Dim], omega: Param[KVHead]):
+    def both(
+        q: Q, k: K, a: Param[KVHead, Dim], b: Param[KVHead, Dim], omega: Param[KVHead]
+    ) -> Expr:
         turn = gn.expm((-omega * gn.position()) * (gn.outer(a, b) - gn.outer(b, a)))
         return gn.softmax(gn.dot(q @ turn, k @ turn) / gn.sqrt(gn.dim(q)), mask=gn.causal())
 
@@ -169,7 +179,7 @@ def test_a_constant_skew_generator_becomes_a_map() -> None:
 
 def test_a_generator_that_grows_stays_a_transport() -> None:
     @gn.variant
-    def growing(q, k, p: Param[KVHead, Dim, Dim]):
+    def growing(q: Q, k: K, p: Param[KVHead, Dim, Dim]) -> Expr:
         return gn.softmax(gn.dot(q, k, through=gn.expm(p)), mask=gn.causal())
 
     assert canonical(growing.node).output == share(growing.node).output
@@ -220,7 +230,7 @@ def test_an_exclusive_difference_is_no_decay() -> None:
 
 def test_a_bound_keeps_its_decay() -> None:
     @gn.variant
-    def pruned(q, k):
+    def pruned(q: Q, k: K) -> Expr:
         bias = gn.decay(-0.5)
         return gn.softmax(gn.dot(q, k) + bias, mask=gn.causal() & gn.negligible(bias))
 
@@ -270,7 +280,7 @@ def test_the_catalogue_keeps_its_values(variant: Variant) -> None:
 )
 def test_gradients_are_kept(name: str) -> None:
     variant = gn.catalogue.find(name).node
-    grads = []
+    grads: list[dict[str, Any]] = []
     for v in (variant, canonical(variant)):
         tensors = small_tensors(v, time=7, dtype=torch.float64, requires_grad=True)
         reference(v, **tensors).square().sum().backward()
@@ -317,7 +327,7 @@ def test_names_do_not_enter_the_digest() -> None:
 
 # ---- random formulas
 
-LEAVES = {
+LEAVES: dict[str, Bias] = {
     "distance": lambda g, b, m: gn.distance(),
     "gate i": lambda g, b, m: gn.at_query(g),
     "gate j": lambda g, b, m: gn.at_key(g),
@@ -331,20 +341,20 @@ LEAVES = {
     "zero": lambda g, b, m: as_expr(0.0),
     "half": lambda g, b, m: as_expr(0.5),
 }
-BINARY = {
+BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "+": lambda x, y: x + y,
     "-": lambda x, y: x - y,
     "*": lambda x, y: x * y,
     "maximum": lambda x, y: gn.maximum(x, y),
 }
-UNARY = {
+UNARY: dict[str, Callable[[Expr], Expr]] = {
     "neg": lambda x: -x,
     "tanh": lambda x: gn.tanh(x),
     "over": lambda x: x / (gn.exp(gn.tanh(x)) * 4),
     "root": lambda x: x / gn.sqrt(gn.dim(Dim)),
     "square": lambda x: gn.tanh(x) ** 2.0,
 }
-formulas = st.recursive(
+formulas: st.SearchStrategy[Tree] = st.recursive(
     st.sampled_from(sorted(LEAVES)),
     lambda inner: st.one_of(
         st.tuples(st.sampled_from(sorted(BINARY)), inner, inner),
@@ -354,11 +364,11 @@ formulas = st.recursive(
 )
 
 
-def spelled(tree, turned: bool):
+def spelled(tree: Tree, turned: bool) -> Bias:
     """The formula of a tree; `turned` swaps both sides of what commutes."""
 
-    def build(g, b, m):
-        def visit(t):
+    def build(g: Expr, b: Expr, m: Expr) -> Expr:
+        def visit(t: Tree) -> Expr:
             if isinstance(t, str):
                 return LEAVES[t](g, b, m)
             fn, *parts = t
@@ -375,7 +385,7 @@ def spelled(tree, turned: bool):
 
 
 @given(formulas)
-def test_random_formulas_keep_their_meaning(tree) -> None:
+def test_random_formulas_keep_their_meaning(tree: Tree) -> None:
     variant, turned = plain(spelled(tree, False)), plain(spelled(tree, True))
     c = canonical(variant)
     assert canonical(c) == c
