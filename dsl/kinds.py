@@ -109,7 +109,7 @@ def join_places(kinds: Iterable[Kind]) -> Place:
 
 
 def join_elements(kinds: Iterable[Kind]) -> Element:
-    """Real beside any real, else int."""
+    """Real beside any real, else int (the condition of a `where` is neither)."""
     return "real" if any(k.element == "real" for k in kinds) else "int"
 
 
@@ -150,7 +150,7 @@ def _apply(node: Apply) -> Kind:
     elif node.fn == "floor":
         element = "int"
     elif node.fn in KEEP_INTEGERS:
-        element = join_elements(kinds[1:] if node.fn == "where" else kinds)
+        element = join_elements(kinds)
     is_output = any(k.is_output for k in kinds)
     return Kind(join_places(kinds), join_heads(kinds), axes, element, is_output)
 
