@@ -169,25 +169,33 @@ def _check_transport(through: object, a: Expr) -> None:
             f"through= wants a matrix for every token; got {describe(through)}",
             "build it from gn.Token inputs, from k or from constants, not from q",
         )
-    if form(through) == "outer":
-        raise LawError(
-            "transports are near the identity",
-            "an outer product alone forgets everything but one direction",
-            "write gn.identity() - beta * gn.outer(w, u)",
-        )
-    if form(through) == "dense" and k.place != "constant" and len(k.axes) == 2:
-        raise LawError(
-            "transports are thin",
-            "a full d x d matrix for each token would cost O(T d^2) memory",
-            "use diagonal minus outer products, or small blocks with gn.expm on "
-            "gn.Token[gn.KVHead, Block, Sub, Sub]",
-        )
+    _check_form(through)
     need_square("dot", through)
     if len(k.axes) == 2 and k.axes[0] != kind(a).axes[0]:
         raise VariantError(
             f"the transport acts on {spell(k.axes[0])} channels, the dot has "
             f"{spell(kind(a).axes[0])}",
             "give both the same channels (gn.split)",
+        )
+
+
+def _check_form(through: Expr) -> None:
+    if form(through) == "outer":
+        raise LawError(
+            "transports are near the identity",
+            "an outer product alone forgets everything but one direction",
+            "write gn.identity() - beta * gn.outer(w, u)",
+        )
+    if (
+        form(through) == "dense"
+        and kind(through).place != "constant"
+        and len(kind(through).axes) == 2
+    ):
+        raise LawError(
+            "transports are thin",
+            "a full d x d matrix for each token would cost O(T d^2) memory",
+            "use diagonal minus outer products, or small blocks with gn.expm on "
+            "gn.Token[gn.KVHead, Block, Sub, Sub]",
         )
 
 
