@@ -1,5 +1,6 @@
-"""A whole call through tile programs run in numpy: streams by the oracle's evaluator, kernels by `interpret`."""
+"""A whole call through tile programs run in numpy; the oracle's evaluator makes the streams."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +66,8 @@ class Launch:
             for name, bounds in zip(("cu_seqlens_q", "cu_seqlens_k"), cu, strict=True):
                 self.memory[name] = np.array(bounds)
             self.axes |= {"offset": len(cu[0]), "sequence": len(cu[0]) - 1}
-            self.longest = tuple(int(np.diff(bounds).max(initial=0)) for bounds in cu)
+            queries, keys = (int(np.diff(bounds).max(initial=0)) for bounds in cu)
+            self.longest = queries, keys
         self.axes["block"] = -(-self.longest[0] // tiles.BM)
         self.scalars: dict[str, float] = {}
 
@@ -78,15 +80,18 @@ class Launch:
                     assert self.axes.setdefault(axis, size) == size, (param.name, axis)
         for param in kernel.params:
             if isinstance(param, Memory) and param.mode != "in":
-                shape = [int(np.prod([self.axes[x] for x in axis.split("*")])) for axis in param.axes]
-                fill = 0.0 if param.mode == "inout" else np.nan
-                self.memory[param.name] = np.full(shape, fill, np.float32)
+                self.memory[param.name] = self.output(param)
             elif isinstance(param, Scalar):
                 numbers[param.name] = self.number(param.name)
             elif isinstance(param, Tunable):
                 numbers[param.name] = self.tunable(kernel, param.name)
         numbers["B"] = self.axes["sequence"]
         run(kernel, self.memory, numbers)
+
+    def output(self, param: Memory) -> Array:
+        """Zeros where the kernel adds, NaN where it must write everything."""
+        shape = [math.prod(self.axes[x] for x in axis.split("*")) for axis in param.axes]
+        return np.full(shape, 0.0 if param.mode == "inout" else np.nan, np.float32)
 
     def number(self, name: str) -> float:
         heads = {"H": self.axes["head"], "G": self.axes["head"] // self.axes["kv_head"]}
@@ -133,13 +138,11 @@ def _tensor(stream: Stream, evaluators: list[Evaluator], sizes: dict[str, int]) 
     x = torch.cat(parts, 1) if stream.place != "constant" else parts[0][0, 0]
     axis = 2 if stream.place != "constant" else 0
     heads = {None: 1, "KVHead": sizes["KVHead"], "Head": sizes["Head"]}[stream.heads]
-    if x.shape[axis] != heads:  # the oracle repeats key heads
-        x = x.unflatten(axis, (heads, -1)).select(axis + 1, 0) if x.shape[axis] > 1 else x.expand(
-            *x.shape[:axis], heads, *x.shape[axis + 1 :]
-        )
-    if stream.dtype == "i32":
-        return x.long()
-    return x if stream.dtype == "f64" else x
+    if x.shape[axis] == 1:
+        x = x.expand(*x.shape[:axis], heads, *x.shape[axis + 1 :])
+    elif x.shape[axis] != heads:  # the oracle repeats key heads
+        x = x.unflatten(axis, (heads, -1)).select(axis + 1, 0)
+    return x.long() if stream.dtype == "i32" else x
 
 
 def attend(
@@ -154,15 +157,12 @@ def attend(
 ) -> Result:
     """The call in float32 tiles; variants with one attention and no epilogue, all gradients."""
     tiles = tiles or Tiles()
-    node = variant
-    program = to_program(node, positions=positions is not None)
+    program = to_program(variant, positions=positions is not None)
     (attention,) = program.attentions
     kernels = to_kernels(attention, packed=cu is not None)
-    leaves = {n: x.double().requires_grad_() if x.is_floating_point() else x for n, x in tensors.items()}
-    sizes = oracle._check(node, leaves, cu is not None)
-    evaluators = [
-        _evaluator(node, leaves, positions, sizes, cut) for cut in _cuts(cu, sizes)
-    ]
+    leaves = wide_leaves(tensors)
+    sizes = oracle._check(variant, leaves, cu is not None)
+    evaluators = [_evaluator(variant, leaves, positions, sizes, cut) for cut in _cuts(cu, sizes)]
     streams, numbers = evaluate_streams(attention, evaluators, sizes)
     narrow = {n: _narrowed(x, attention, n) for n, x in streams.items()}
     launch = Launch(kernels, narrow, leaves["v"], tiles, cu, sizes)
@@ -177,8 +177,15 @@ def attend(
     for kernel in (kernels.bwd_rows, kernels.bwd_columns):
         if kernel is not None:
             launch.run(kernel)
-    grads = _chain(attention, streams, launch, leaves, lse, delta, dlse)
+    grads = _chain(attention, streams, launch, leaves)
     return Result(out, lse, grads)
+
+
+def wide_leaves(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The real tensors in float64, each a leaf that collects its gradient."""
+    return {
+        n: x.double().requires_grad_() if x.is_floating_point() else x for n, x in tensors.items()
+    }
 
 
 def _narrowed(x: Tensor, attention: Attention, name: str) -> Tensor:
@@ -212,9 +219,6 @@ def _chain(
     streams: dict[str, Tensor],
     launch: Launch,
     leaves: dict[str, Tensor],
-    lse: Tensor | None,
-    delta: Tensor,
-    dlse: Tensor | None,
 ) -> dict[str, Tensor]:
     """Gradients of streams, as the generated module must combine them, to gradients of inputs."""
     outputs, cotangents = [], []
@@ -237,5 +241,8 @@ def _chain(
     found = torch.autograd.grad(
         outputs, list(inputs.values()), cotangents, allow_unused=True, retain_graph=True
     )
-    grads = {n: g if g is not None else torch.zeros_like(x) for (n, x), g in zip(inputs.items(), found, strict=True)}
-    return {**grads, "v": dv}
+    grads = dict(zip(inputs, found, strict=True))
+    return {
+        **{n: torch.zeros_like(inputs[n]) if g is None else g for n, g in grads.items()},
+        "v": dv,
+    }

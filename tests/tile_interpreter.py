@@ -1,6 +1,11 @@
-"""A kernel run statement by statement in numpy: the meaning of the tile IR, independent of every printer."""
+"""A kernel run in numpy: the meaning of the tile IR, independent of every printer.
 
-from collections.abc import Callable
+Each expression becomes a function of the names that are known when it runs, once for a kernel; the
+programs of the grid then run one after another.
+"""
+
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +15,20 @@ from gnomon.lowering import tile
 from gnomon.lowering.tile import Kernel, type_of
 
 Array = npt.NDArray[Any]
-_DTYPES = {"io": np.float32, "f32": np.float32, "f64": np.float64, "i32": np.int64, "i64": np.int64}
+Names = dict[str, Any]
+Value = Callable[[Names], Any]
+Step = Callable[[Names], None]
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_DTYPES: dict[str, Any] = {
+    "io": np.float32,
+    "f32": np.float32,
+    "f64": np.float64,
+    "i32": np.int64,
+    "i64": np.int64,
+    "bool": np.bool_,
+}
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "+": np.add,
     "-": np.subtract,
     "*": np.multiply,
@@ -40,125 +56,233 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "or": np.logical_or,
     "not": np.logical_not,
     "where": np.where,
-}
-_FUNCTIONS |= {
-    name: getattr(np, name)
-    for name in "exp exp2 log log2 log1p expm1 sqrt sin cos tanh minimum maximum floor".split()
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log2": np.log2,
+    "log1p": np.log1p,
+    "sqrt": np.sqrt,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "floor": np.floor,
 }
 
 
-class Exit(Exception):
+class ProgramExit(Exception):  # noqa: N818 - it ends a program as it should end
     """The program has nothing to do."""
 
 
-def run(kernel: Kernel, tensors: dict[str, Array], numbers: dict[str, float | int]) -> None:
+def run(kernel: Kernel, tensors: dict[str, Array], numbers: Mapping[str, float]) -> None:
     """Run every program of the grid; outputs are written into `tensors`."""
-    extents = []
-    for _, extent in kernel.grid:
-        extents.append(int(_Program(kernel, tensors, dict(numbers)).value(extent)))
+    meaning = Meaning(tensors)
+    extents = [int(meaning.value(extent)(dict(numbers))) for _, extent in kernel.grid]
+    steps = meaning.body(kernel.body)
     with np.errstate(all="ignore"):
         for point in np.ndindex(*extents):
-            names = dict(numbers)
+            names: Names = dict(numbers)
             names |= {axis: i for (axis, _), i in zip(kernel.grid, point, strict=True)}
             try:
-                _Program(kernel, tensors, names).run(kernel.body)
-            except Exit:
+                _walk(steps, names)
+            except ProgramExit:
                 continue
 
 
-class _Program:
-    def __init__(self, kernel: Kernel, tensors: dict[str, Array], names: dict[str, Any]) -> None:
-        self.kernel, self.tensors, self.names = kernel, tensors, names
+def _walk(steps: list[Step], names: Names) -> None:
+    for step in steps:
+        step(names)
 
-    def run(self, body: tuple[tile.Stmt, ...]) -> None:
-        for stmt in body:
-            match stmt:
-                case tile.Let(ref, value, _) | tile.Set(ref, value):
-                    self.names[ref.name] = self.fitted(value, ref.type)
-                case tile.For(index, start, stop, step, inner, _):
-                    first, last, by = (int(self.value(x)) for x in (start, stop, step))
-                    for i in range(first, last, by):
-                        self.names[index.name] = i
-                        self.run(inner)
-                case tile.Store(tensor, index, value, limits):
-                    shape = tile._index_shape(index)
-                    values = self.broadcast(value, shape)
-                    places, inside = self.places(index, limits, shape)
-                    np.broadcast_to(values, inside.shape)
-                    target = self.tensors[tensor.name]
-                    for at in zip(*np.nonzero(inside), strict=True) if shape else [()]:
-                        if shape or bool(inside):
-                            target[tuple(int(p[at]) for p in places)] = values[at]
-                case tile.Scatter(tensor, index, entry, value, limits):
-                    shape = type_of(value).shape
-                    full = (*index, entry)
-                    places, inside = self.places(full, limits, shape)
-                    target = self.tensors[tensor.name]
-                    values = self.broadcast(value, shape)
-                    for at in zip(*np.nonzero(inside), strict=True):
-                        target[tuple(int(p[at]) for p in places)] += values[at]
-                case tile.ExitIf(condition):
-                    if bool(self.value(condition)):
-                        raise Exit
 
-    def fitted(self, expr: tile.Expr, type: tile.Type) -> Array:
-        value = np.asarray(self.broadcast(expr, type.shape))
-        return value if type.dtype == "bool" else value.astype(_DTYPES[type.dtype])
+class Meaning:
+    """Statements and expressions as functions of the names in scope."""
 
-    def size(self, extent: str) -> int:
-        return int(self.names[extent])
+    def __init__(self, tensors: dict[str, Array]) -> None:
+        self.tensors = tensors
 
-    def broadcast(self, expr: tile.Expr, shape: tuple[str, ...]) -> Array:
-        """The value with axes in the order of `shape`, size 1 where it does not vary."""
-        value, own = np.asarray(self.value(expr)), type_of(expr).shape
-        assert set(own) <= set(shape), (own, shape)
-        order = [own.index(name) for name in shape if name in own]
-        value = value.transpose(order)
-        value = value[tuple(slice(None) if name in own else None for name in shape)]
-        return np.broadcast_to(value, tuple(self.size(name) for name in shape))
+    # -- statements
 
-    def places(
-        self, index: tuple[tile.Expr, ...], limits: tuple[tile.Expr | None, ...], shape: tuple[str, ...]
-    ) -> tuple[list[Array], Array]:
-        places = [self.broadcast(part, shape) for part in index]
-        inside = np.ones(tuple(self.size(name) for name in shape), bool)
-        for place, limit in zip(places, limits, strict=True):
-            if limit is not None:
-                inside = inside & (place < int(self.value(limit)))
-        return places, inside
+    def body(self, body: tuple[tile.Stmt, ...]) -> list[Step]:
+        """The statements that do something, in order."""
+        shown = (stmt for stmt in body if not isinstance(stmt, (tile.Remark, tile.Blank)))
+        return [self.statement(stmt) for stmt in shown]
 
-    def value(self, expr: tile.Expr) -> Any:
+    def statement(self, stmt: tile.Stmt) -> Step:
+        match stmt:
+            case tile.Let(ref, value, _) | tile.Set(ref, value):
+                return self._assign(ref, value)
+            case tile.For():
+                return self._loop(stmt)
+            case tile.Store():
+                return self._store(stmt)
+            case tile.Scatter():
+                return self._scatter(stmt)
+            case tile.ExitIf(condition):
+                return self._exit(condition)
+        raise TypeError(f"{stmt!r}")
+
+    def _assign(self, ref: tile.Ref, expr: tile.Expr) -> Step:
+        assert type_of(expr).shape == ref.type.shape, (ref, expr)
+        value = _cast(self.value(expr), ref.type.dtype)
+
+        def assign(names: Names) -> None:
+            names[ref.name] = value(names)
+
+        return assign
+
+    def _loop(self, loop: tile.For) -> Step:
+        ends = [self.value(x) for x in (loop.start, loop.stop, loop.step)]
+        inner, index = self.body(loop.body), loop.index.name
+
+        def walk(names: Names) -> None:
+            for i in range(*(int(end(names)) for end in ends)):
+                names[index] = i
+                _walk(inner, names)
+
+        return walk
+
+    def _exit(self, condition: tile.Expr) -> Step:
+        value = self.value(condition)
+
+        def leave(names: Names) -> None:
+            if value(names):
+                raise ProgramExit
+
+        return leave
+
+    def _store(self, stmt: tile.Store) -> Step:
+        shape = tile._index_shape(stmt.index)
+        places = [self.aligned(part, shape) for part in stmt.index]
+        inside, value = self.inside(stmt.index, stmt.limits, shape), self.aligned(stmt.value, shape)
+        target = self.tensors[stmt.tensor.name]
+
+        def store(names: Names) -> None:
+            parts = np.broadcast_arrays(inside(names), value(names), *(p(names) for p in places))
+            shown = parts[0]
+            target[tuple(part[shown] for part in parts[2:])] = parts[1][shown]
+
+        return store
+
+    def _scatter(self, stmt: tile.Scatter) -> Step:
+        index, shape = (*stmt.index, stmt.entry), type_of(stmt.value).shape
+        places = [self.aligned(part, shape) for part in index]
+        inside, value = self.inside(index, stmt.limits, shape), self.value(stmt.value)
+        target = self.tensors[stmt.tensor.name]
+
+        def scatter(names: Names) -> None:
+            parts = np.broadcast_arrays(inside(names), value(names), *(p(names) for p in places))
+            shown = parts[0]
+            np.add.at(target, tuple(part[shown] for part in parts[2:]), parts[1][shown])
+
+        return scatter
+
+    # -- expressions
+
+    def value(self, expr: tile.Expr) -> Value:
+        """The function that evaluates an expression."""
         match expr:
             case tile.Ref(name, _):
-                return self.names[name]
+                return operator.itemgetter(name)
             case tile.Number(number, _):
-                return number
+                return lambda _: number
             case tile.Arange(extent):
-                return np.arange(self.size(extent))
-            case tile.Full(number, type):
-                return np.full([self.size(n) for n in type.shape], number, _DTYPES[type.dtype])
-            case tile.Op(fn, args, shape, dtype):
-                values = [self.broadcast(arg, shape) for arg in args]
-                result = _FUNCTIONS[fn](*values)
-                return result if dtype == "bool" else np.asarray(result).astype(_DTYPES[dtype])
-            case tile.Load(tensor, index, limits, fill):
-                shape = type_of(expr).shape
-                places, inside = self.places(index, limits, shape)
-                source = self.tensors[tensor.name]
-                safe = tuple(np.where(inside, place, 0).astype(int) for place in places)
-                for place, extent, axis in zip(safe, source.shape, tensor.axes, strict=True):
-                    assert (place < extent).all() and (place >= 0).all(), f"{tensor.name} {axis}"
-                return np.where(inside, source[safe], fill).astype(_DTYPES[tensor.dtype])
+                return lambda names: np.arange(names[extent])
+            case tile.Full(number, of):
+                dtype = _DTYPES[of.dtype]
+                return lambda names: np.full([names[n] for n in of.shape], number, dtype)
+            case tile.Op():
+                return self._op(expr)
+            case tile.Load():
+                return self._load(expr)
             case tile.Dot(a, b):
-                left, right = type_of(a).shape, type_of(b).shape
-                (shared,) = [n for n in left if n in right]
-                return np.tensordot(
-                    np.asarray(self.value(a), np.float64),
-                    np.asarray(self.value(b), np.float64),
-                    axes=(left.index(shared), right.index(shared)),
-                ).astype(np.float32)
-            case tile.Reduce(fn, x, axis):
-                return getattr(np, fn)(self.value(x), axis=type_of(x).shape.index(axis))
+                return self._dot(a, b)
             case tile.Cast(x, dtype):
-                return np.asarray(self.value(x)).astype(_DTYPES[dtype])
+                return _cast(self.value(x), dtype)
+            case tile.Reduce(fn, x, axis):
+                inner, number = self.value(x), type_of(x).shape.index(axis)
+                fold = getattr(np, fn)
+                return lambda names: fold(inner(names), axis=number)
         raise TypeError(f"{expr!r}")
+
+    def _op(self, op: tile.Op) -> Value:
+        fn, args = FUNCTIONS[op.fn], [self.aligned(arg, op.shape) for arg in op.args]
+        return _cast(lambda names: fn(*[arg(names) for arg in args]), op.dtype)
+
+    def _dot(self, a: tile.Expr, b: tile.Expr) -> Value:
+        left, right = self.value(a), self.value(b)
+        (shared,) = set(type_of(a).shape) & set(type_of(b).shape)
+        axes = type_of(a).shape.index(shared), type_of(b).shape.index(shared)
+
+        def product(names: Names) -> Array:
+            x, y = np.asarray(left(names), np.float64), np.asarray(right(names), np.float64)
+            result: Array = np.moveaxis(x, axes[0], 1) @ np.moveaxis(y, axes[1], 0)
+            return result.astype(np.float32)
+
+        return product
+
+    def _load(self, load: tile.Load) -> Value:
+        source, shape = self.tensors[load.tensor.name], type_of(load).shape
+        axes = zip(load.index, load.limits, source.shape, strict=True)
+        places = [self.bounded(part, limit, size, shape) for part, limit, size in axes]
+        inside = self.inside(load.index, load.limits, shape)
+
+        def read(names: Names) -> Any:
+            found = source[tuple(place(names) for place in places)]
+            return np.where(inside(names), found, load.fill)
+
+        return _cast(read, load.tensor.dtype)
+
+    def bounded(
+        self, index: tile.Expr, limit: tile.Expr | None, size: int, shape: tuple[str, ...]
+    ) -> Value:
+        """An index with 0 in place of what its limit refuses; what is left must be in memory."""
+        value = self.aligned(index, shape)
+        end = None if limit is None else self.value(limit)
+
+        def safe(names: Names) -> Any:
+            place = np.asarray(value(names))
+            if end is not None:
+                place = np.where(place < end(names), place, 0)
+            assert place.min(initial=0) >= 0, f"{index} is negative"
+            assert place.max(initial=-1) < size, f"{index} reaches past {size}"
+            return place
+
+        return safe
+
+    def inside(
+        self,
+        index: tuple[tile.Expr, ...],
+        limits: tuple[tile.Expr | None, ...],
+        shape: tuple[str, ...],
+    ) -> Value:
+        """Which elements stand below every limit."""
+        pairs = [
+            (self.aligned(part, shape), self.value(limit))
+            for part, limit in zip(index, limits, strict=True)
+            if limit is not None
+        ]
+
+        def shown(names: Names) -> Any:
+            result: Any = np.True_
+            for place, limit in pairs:
+                result = result & (place(names) < limit(names))
+            return result
+
+        return shown
+
+    def aligned(self, expr: tile.Expr, shape: tuple[str, ...]) -> Value:
+        """The value with its axes in the order of `shape`, size 1 where it does not vary."""
+        value, own = self.value(expr), type_of(expr).shape
+        assert set(own) <= set(shape), (own, shape)
+        if not own or own == shape[-len(own) :]:
+            return value
+        order = [own.index(name) for name in shape if name in own]
+        spread = tuple(slice(None) if name in own else None for name in shape)
+        return lambda names: np.transpose(value(names), order)[spread]
+
+
+def _cast(value: Value, dtype: str) -> Value:
+    kind = _DTYPES[dtype]
+    return lambda names: np.asarray(value(names)).astype(kind, copy=False)
