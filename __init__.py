@@ -101,9 +101,13 @@ from gnomon.dsl.words_scores import (
 
 if TYPE_CHECKING:
     from gnomon.dsl import catalogue as catalogue
+    from gnomon.runtime.compile import compile as compile  # noqa: A004
 
-# imported when first asked for: the catalogue traces every variant
-_LATER = {"catalogue": ("gnomon.dsl.catalogue", "")}
+# imported when first asked for: the catalogue traces every variant, the runtime needs torch
+_LATER = {
+    "catalogue": ("gnomon.dsl.catalogue", ""),
+    "compile": ("gnomon.runtime.compile", "compile"),
+}
 
 __all__ = [
     "Axis",
@@ -134,6 +138,7 @@ __all__ = [
     "channel",
     "channel_sum",
     "clip",
+    "compile",
     "concat",
     "cos",
     "cos_turns",

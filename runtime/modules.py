@@ -63,7 +63,9 @@ def _place(path: Path, source: str) -> Path:
 @lru_cache(maxsize=8)
 def _spare_folder(folder: str, reason: str) -> Path:
     """A folder of this process, made once for a folder that cannot be written."""
-    logger().warning("%s cannot be written (%s): kernels of this process are kept elsewhere", folder, reason)
+    logger().warning(
+        "%s cannot be written (%s): kernels of this process are kept elsewhere", folder, reason
+    )
     return Path(tempfile.mkdtemp(prefix="gnomon-"))
 
 

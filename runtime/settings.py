@@ -1,9 +1,9 @@
 """The environment variables, read in one place; a wrong value is refused with what is allowed.
 
-    GNOMON_CACHE       folder of generated modules            default: the user's cache folder
-    GNOMON_DUMP        folder for the text of every stage     default: none is written
-    GNOMON_KERNEL_DIR  folder whose modules win over generated ones of the same file name (experiments)
-    GNOMON_LOG         debug, info, warning or error          default: warning
+GNOMON_CACHE       folder of generated modules            default: the user's cache folder
+GNOMON_DUMP        folder for the text of every stage     default: none is written
+GNOMON_KERNEL_DIR  folder whose modules win over generated ones of the same file name (experiments)
+GNOMON_LOG         debug, info, warning or error          default: warning
 """
 
 import logging
@@ -36,7 +36,9 @@ def settings() -> Settings:
     kernels = _folder("GNOMON_KERNEL_DIR")
     if kernels is not None and not kernels.is_dir():
         raise ValueError(f"GNOMON_KERNEL_DIR: expected a folder; got {str(kernels)!r}")
-    return Settings(_folder("GNOMON_CACHE") or _default_cache(), _folder("GNOMON_DUMP"), kernels, level)
+    return Settings(
+        _folder("GNOMON_CACHE") or _default_cache(), _folder("GNOMON_DUMP"), kernels, level
+    )
 
 
 def logger() -> logging.Logger:

@@ -1,0 +1,208 @@
+"""`gnomon.compile`: a variant as a function of torch tensors, with autograd.
+
+    attention = gnomon.compile(fox)
+    out = attention(q, k, v, log_f=log_f)
+
+The first call of a kind (device, dtype, packed or not, with positions or not, width) lowers the variant, writes the
+module and imports it; later calls of that kind go straight to the module's function. A new length never compiles.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from gnomon.dsl.errors import InputError, UnsupportedError
+from gnomon.dsl.nodes import Variant
+from gnomon.dsl.show import digest
+from gnomon.dsl.trace import Declaration
+from gnomon.lowering.config import Config
+from gnomon.lowering.emit.module import Module, Provenance, print_module
+from gnomon.lowering.pipelines import Kernels, to_kernels, to_program
+from gnomon.runtime.configs import look_up
+from gnomon.runtime.modules import load
+from gnomon.runtime.settings import logger
+
+Target = Literal["numba", "triton"]
+TARGETS: Mapping[str, Target] = {"cpu": "numba", "cuda": "triton"}
+IO: Mapping[torch.dtype, Literal["f32", "f16", "bf16"]] = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+}
+
+
+def compile(  # noqa: A001  the word that the field uses
+    variant: Declaration | Variant,
+    *,
+    target: Target | None = None,
+    config: Config | None = None,
+    **hyperparameters: Any,
+) -> "Attention":
+    """A function of torch tensors: f(q, k, v, **inputs) -> [batch, time_q, head, d_v].
+
+    `hyperparameters` are those of the declaration: numbers, or an annotation that turns one into an input
+    (alpha=gn.Param[gn.Head]). `target` is chosen by the device of the tensors unless it is given; `config` by a
+    table. Raises VariantError where a law is broken, UnsupportedError where no lowering exists yet.
+    """
+    if not isinstance(variant, (Declaration, Variant)):
+        raise InputError(
+            "variant",
+            "what @gn.variant returns",
+            f"a {type(variant).__name__}",
+            "decorate the function",
+        )
+    if target not in (None, "numba", "triton"):
+        raise InputError("target", "'numba', 'triton' or None", repr(target))
+    if isinstance(variant, Declaration):
+        node = variant.bind(**hyperparameters) if hyperparameters else variant.node
+    elif hyperparameters:
+        names = ", ".join(hyperparameters)
+        raise InputError(
+            "variant",
+            "a declaration, so that hyperparameters can be set",
+            f"a traced variant and {names}",
+        )
+    else:
+        node = variant
+    to_program(node)  # an error of the lowering belongs here, not to the first call
+    return Attention(node, target, config)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a module is generated for."""
+
+    target: Target
+    io: Literal["f32", "f16", "bf16"]
+    packed: bool
+    positions: bool
+    widths: tuple[int, int]
+
+
+class Attention:
+    """A compiled variant. Safe to call from several threads; pickles as its variant."""
+
+    def __init__(self, variant: Variant, target: Target | None, config: Config | None) -> None:
+        self.variant, self.target, self.config = variant, target, config
+        self._modules: dict[Form, ModuleType] = {}
+        self._lock = threading.Lock()
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        cu_seqlens_q: Tensor | None = None,
+        cu_seqlens_k: Tensor | None = None,
+        positions: Tensor | Mapping[str, Tensor] | None = None,
+        return_lse: bool = False,
+        **inputs: Tensor,
+    ) -> Any:
+        """The output [batch, time_q, head, d_v], and with `return_lse` the log-sum-exp [batch, time_q, head].
+
+        q [batch, time_q, head, d], k [batch, time_k, kv_head, d], v [batch, time_k, kv_head, d_v], any strides;
+        bf16, fp16 or fp32. `cu_seqlens` packs sequences (batch 1); with `cu_seqlens_q` and `cu_seqlens_k` queries
+        and keys differ. `positions` [batch, time_k], or one such tensor a coordinate. The last query stands on the
+        last key. Raises InputError naming the argument, what was expected and what came.
+        """
+        tensors = {"q": q, "k": k, "v": v, **inputs}
+        packed = any(x is not None for x in (cu_seqlens, cu_seqlens_q, cu_seqlens_k))
+        form = self._form(tensors, packed=packed, positions=positions is not None)
+        function = getattr(self.module(form), self.variant.name)
+        return function(
+            q,
+            k,
+            v,
+            **inputs,
+            cu_seqlens=cu_seqlens,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            positions=positions,
+            return_lse=return_lse,
+        )
+
+    def source(self, form: Form) -> str:
+        """The text of the module for one form of call."""
+        program = to_program(self.variant, positions=form.positions)
+        kernels = tuple(to_kernels(a, packed=form.packed) for a in program.attentions)
+        choice = look_up(form.target, *form.widths)
+        config = self.config or choice.config
+        return print_module(
+            Module(
+                program,
+                () if form.packed else kernels,
+                kernels if form.packed else (),
+                form.target,
+                form.io,
+                tiles_by_name(kernels, config, form.target),
+                Provenance(digest(self.variant), "gnomon.compile", installed_version()),
+            )
+        )
+
+    def module(self, form: Form) -> ModuleType:
+        """The imported module for one form of call; made once."""
+        with self._lock:
+            if form not in self._modules:
+                logger().info("lowering %s for %s", self.variant.name, form)
+                self._modules[form] = load(self.variant.name, self.source(form))
+            return self._modules[form]
+
+    def path(self, form: Form) -> Path:
+        """Where the generated source of one form lies."""
+        return Path(cast(str, self.module(form).__file__))
+
+    def _form(self, tensors: Mapping[str, Any], *, packed: bool, positions: bool) -> Form:
+        for name in ("q", "k", "v"):
+            x = tensors[name]
+            if not isinstance(x, Tensor):
+                raise InputError(name, "a torch tensor", f"a {type(x).__name__}")
+            if x.ndim != 4:
+                raise InputError(name, "the axes [batch, time, head, dim]", f"{x.ndim} axes")
+        q, v = tensors["q"], tensors["v"]
+        if q.dtype not in IO:
+            raise InputError(
+                "q", "float32, float16 or bfloat16", str(q.dtype).removeprefix("torch.")
+            )
+        target = self.target or TARGETS.get(q.device.type)
+        if target is None:
+            raise UnsupportedError(
+                f"no target runs on the device {q.device}", "move the tensors to cpu or cuda"
+            )
+        return Form(target, IO[q.dtype], packed, positions, (q.shape[3], v.shape[3]))
+
+    def __repr__(self) -> str:
+        names = ", ".join(x.name for x in self.variant.inputs if x.name not in ("q", "k"))
+        return f"Attention({self.variant.name}: q, k, v{f', {names}' if names else ''})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Attention, (self.variant, self.target, self.config)
+
+
+def tiles_by_name(
+    kernels: tuple[Kernels, ...], config: Config, target: Target
+) -> dict[str, Mapping[str, int]]:
+    """Kernel name -> its tunables."""
+    tiles: dict[str, Mapping[str, int]] = {}
+    for each in kernels:
+        tiles[each.fwd.name] = config.fwd.numbers(target)
+        if each.bwd_rows is not None:
+            tiles[each.bwd_rows.name] = config.bwd_rows.numbers(target)
+        tiles[each.bwd_columns.name] = config.bwd_columns.numbers(target)
+    return tiles
+
+
+def installed_version() -> str:
+    """The version of this package; "unknown" in a checkout that is not installed."""
+    try:
+        return version("gnomon")
+    except PackageNotFoundError:
+        return "unknown"
