@@ -101,7 +101,7 @@ from gnomon.dsl.words_scores import (
 
 if TYPE_CHECKING:
     from gnomon.dsl import catalogue as catalogue
-    from gnomon.runtime.compile import compile as compile  # noqa: A004
+    from gnomon.runtime.compile import compile as compile
 
 # imported when first asked for: the catalogue traces every variant, the runtime needs torch
 _LATER = {

@@ -38,7 +38,7 @@ IO: Mapping[torch.dtype, Literal["f32", "f16", "bf16"]] = {
 }
 
 
-def compile(  # noqa: A001  the word that the field uses
+def compile(
     variant: Declaration | Variant,
     *,
     target: Target | None = None,
