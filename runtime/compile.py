@@ -3,8 +3,9 @@
     attention = gnomon.compile(fox)
     out = attention(q, k, v, log_f=log_f)
 
-The first call of a kind (device, dtype, packed or not, with positions or not, width) lowers the variant, writes the
-module and imports it; later calls of that kind go straight to the module's function. A new length never compiles.
+The first call of a kind (device, dtype, packed or not, with positions or not, widths) lowers the
+variant, writes the module and imports it; later calls of that kind go straight to the module's
+function. A new length never compiles.
 """
 
 import threading
@@ -47,28 +48,21 @@ def compile(
 ) -> "Attention":
     """A function of torch tensors: f(q, k, v, **inputs) -> [batch, time_q, head, d_v].
 
-    `hyperparameters` are those of the declaration: numbers, or an annotation that turns one into an input
-    (alpha=gn.Param[gn.Head]). `target` is chosen by the device of the tensors unless it is given; `config` by a
-    table. Raises VariantError where a law is broken, UnsupportedError where no lowering exists yet.
+    `hyperparameters` are those of the declaration: numbers, or an annotation that turns one into an
+    input (alpha=gn.Param[gn.Head]). `target` is chosen by the device of the tensors unless it is
+    given; `config` by a table. Raises VariantError where a law is broken, UnsupportedError where no
+    lowering exists yet.
     """
     if not isinstance(variant, (Declaration, Variant)):
-        raise InputError(
-            "variant",
-            "what @gn.variant returns",
-            f"a {type(variant).__name__}",
-            "decorate the function",
-        )
+        came = f"a {type(variant).__name__}"
+        raise InputError("variant", "what @gn.variant returns", came, "decorate the function")
     if target not in (None, "numba", "triton"):
         raise InputError("target", "'numba', 'triton' or None", repr(target))
     if isinstance(variant, Declaration):
         node = variant.bind(**hyperparameters) if hyperparameters else variant.node
     elif hyperparameters:
-        names = ", ".join(hyperparameters)
-        raise InputError(
-            "variant",
-            "a declaration, so that hyperparameters can be set",
-            f"a traced variant and {names}",
-        )
+        came = f"a traced variant and {', '.join(hyperparameters)}"
+        raise InputError("variant", "a declaration, so that hyperparameters can be set", came)
     else:
         node = variant
     to_program(node)  # an error of the lowering belongs here, not to the first call
@@ -107,12 +101,13 @@ class Attention:
         return_lse: bool = False,
         **inputs: Tensor,
     ) -> Any:
-        """The output [batch, time_q, head, d_v], and with `return_lse` the log-sum-exp [batch, time_q, head].
+        """The output [batch, time_q, head, d_v], and with `return_lse` (.., [batch, time_q, head]).
 
-        q [batch, time_q, head, d], k [batch, time_k, kv_head, d], v [batch, time_k, kv_head, d_v], any strides;
-        bf16, fp16 or fp32. `cu_seqlens` packs sequences (batch 1); with `cu_seqlens_q` and `cu_seqlens_k` queries
-        and keys differ. `positions` [batch, time_k], or one such tensor a coordinate. The last query stands on the
-        last key. Raises InputError naming the argument, what was expected and what came.
+        q [batch, time_q, head, d], k [batch, time_k, kv_head, d], v [batch, time_k, kv_head, d_v],
+        any strides; bf16, fp16 or fp32. `cu_seqlens` packs sequences (batch 1); with `cu_seqlens_q`
+        and `cu_seqlens_k` queries and keys differ. `positions` [batch, time_k], or one such tensor a
+        coordinate. The last query stands on the last key. Raises InputError naming the argument,
+        what was expected and what came.
         """
         tensors = {"q": q, "k": k, "v": v, **inputs}
         packed = any(x is not None for x in (cu_seqlens, cu_seqlens_q, cu_seqlens_k))

@@ -1,8 +1,8 @@
-"""Generated source on disk, imported as a module: Numba and Triton both read the file of what they compile.
+"""Generated source on disk, imported as a module: Numba and Triton read the file they compile.
 
-A module's file name holds the digest of its text, so that equal text is one file, and a file once written
-never changes. Files appear whole (written beside, then renamed), so several processes may race. Where the
-folder cannot be written, a folder of this process takes its place, with one warning.
+A module's file name holds the digest of its text, so that equal text is one file, and a file once
+written never changes. Files appear whole (written beside, then renamed), so several processes may
+race. Where the folder cannot be written, a folder of this process takes its place, with one warning.
 """
 
 import hashlib

@@ -1,9 +1,9 @@
 """The environment variables, read in one place; a wrong value is refused with what is allowed.
 
-GNOMON_CACHE       folder of generated modules            default: the user's cache folder
-GNOMON_DUMP        folder for the text of every stage     default: none is written
-GNOMON_KERNEL_DIR  folder whose modules win over generated ones of the same file name (experiments)
-GNOMON_LOG         debug, info, warning or error          default: warning
+GNOMON_CACHE       folder of generated modules; by default in the user's cache folder
+GNOMON_DUMP        folder for the text of every stage; by default none is written
+GNOMON_KERNEL_DIR  folder whose modules win over generated ones of the same name (experiments)
+GNOMON_LOG         debug, info, warning or error; by default warning
 """
 
 import logging
@@ -25,7 +25,7 @@ class Settings:
 
 
 def settings() -> Settings:
-    """The settings of this process. Raises ValueError naming the variable, what is allowed, what came."""
+    """The settings of this process. ValueError names the variable, what is allowed, what came."""
     level = os.environ.get("GNOMON_LOG", "warning")
     if level not in LEVELS:
         raise ValueError(f"GNOMON_LOG: expected one of {', '.join(LEVELS)}; got {level!r}")
