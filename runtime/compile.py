@@ -105,8 +105,8 @@ class Attention:
 
         q [batch, time_q, head, d], k [batch, time_k, kv_head, d], v [batch, time_k, kv_head, d_v],
         any strides; bf16, fp16 or fp32. `cu_seqlens` packs sequences (batch 1); with `cu_seqlens_q`
-        and `cu_seqlens_k` queries and keys differ. `positions` [batch, time_k], or one such tensor a
-        coordinate. The last query stands on the last key. Raises InputError naming the argument,
+        and `cu_seqlens_k` queries and keys differ. `positions` [batch, time_k], or one such tensor
+        a coordinate. The last query stands on the last key. Raises InputError naming the argument,
         what was expected and what came.
         """
         tensors = {"q": q, "k": k, "v": v, **inputs}

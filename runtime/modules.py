@@ -2,7 +2,7 @@
 
 A module's file name holds the digest of its text, so that equal text is one file, and a file once
 written never changes. Files appear whole (written beside, then renamed), so several processes may
-race. Where the folder cannot be written, a folder of this process takes its place, with one warning.
+race. Where the folder cannot be written, a folder of this process takes its place, with a warning.
 """
 
 import hashlib
