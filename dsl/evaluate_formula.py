@@ -7,8 +7,9 @@ from torch import Tensor
 
 from gnomon.dsl import evaluate_pointwise as pointwise
 from gnomon.dsl.evaluate_layout import LEADING, Call, align, evaluate_mask, look_up
+from gnomon.dsl.evaluate_matrices import collapsed, matrix
 from gnomon.dsl.evaluate_normalisers import attend
-from gnomon.dsl.evaluate_transports import carried_dot, collapsed, matrix
+from gnomon.dsl.evaluate_transports import carried_dot
 from gnomon.dsl.kinds import kind
 from gnomon.dsl.nodes import (
     ATTENTIONS,

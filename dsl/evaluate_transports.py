@@ -1,128 +1,119 @@
-"""Matrices and ordered products of the score IR, by their plain definition.
+"""Ordered products of the score IR, by their plain definition.
 
 A dot through T is a_i T_i T_{i-1} ... T_{j+1} . b_j with row vectors: the query's own step in, the
-key's out. Nothing is factored, so that every cleverer form has something to be compared with.
+key's out. Nothing is factored over tokens, so that every cleverer form has something to be compared
+with.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from gnomon.dsl.errors import InputError
-from gnomon.dsl.evaluate_layout import LEADING, Values, align
+from gnomon.dsl.evaluate_layout import Values
+from gnomon.dsl.evaluate_matrices import collapsed, dense, exponential, rotation
 from gnomon.dsl.kinds import kind
-from gnomon.dsl.nodes import (
-    Apply,
-    Contract,
-    Diagonal,
-    Dot,
-    Expr,
-    MatrixExp,
-    Outer,
-    Place,
-    Rotation,
-)
+from gnomon.dsl.nodes import Apply, Contract, Diagonal, Dot, Expr, MatrixExp, Outer, Rotation
 
-
-def matrix(values: Values, node: Expr) -> Tensor:
-    """The matrix of each token, [..., d, e]; blocks and repeats keep their axis before it."""
-    place = kind(node).place
-    match node:
-        case Rotation():
-            return rotation(values.at(node.angle, place).double(), node.layout)
-        case Diagonal():
-            log = values.at(node.log, place).double()
-            if kind(node.log).axes:
-                return torch.diag_embed(torch.exp(log))
-            eye = torch.eye(values.size(node.width), dtype=log.dtype, device=log.device)
-            return torch.exp(log)[..., None, None] * eye
-        case Outer():
-            w, u = values.at(node.w, place).double(), values.at(node.u, place).double()
-            product = w[..., :, None] * u[..., None, :]
-            product, scale = align([product, values.at(node.scale, place).double()])
-            return scale * product
-        case MatrixExp():
-            return exponential(collapsed(values, node.x, place))
-        case Contract():
-            return collapsed(values, node.x, place) @ collapsed(values, node.m, place)
-        case Apply(fn="transpose"):
-            return values.at(node.args[0], place).transpose(-1, -2)
-        case Apply():
-            return _combine(node.fn, [values.at(x, place).double() for x in node.args])
-        case _:
-            raise TypeError(f"no matrix in a node of the class {type(node).__name__}")
-
-
-def rotation(angle: Tensor, layout: str) -> Tensor:
-    """The matrix R with (x @ R) in each plane = (x0 cos - x1 sin, x1 cos + x0 sin)."""
-    planes = angle.shape[-1]
-    first = torch.arange(planes, device=angle.device)
-    first, second = (first, first + planes) if layout == "half" else (2 * first, 2 * first + 1)
-    result = angle.new_zeros(*angle.shape[:-1], 2 * planes, 2 * planes)
-    cos, sin = torch.cos(angle), torch.sin(angle)
-    result[..., first, first], result[..., second, second] = cos, cos
-    result[..., first, second], result[..., second, first] = sin, -sin
-    return result
-
-
-def exponential(x: Tensor) -> Tensor:
-    """The matrix exponential; torch's own derivative wants one axis before the matrix."""
-    flat = x.double().flatten(0, -3)
-    result: Tensor = torch.linalg.matrix_exp(flat)
-    return result.reshape(x.shape)
-
-
-def collapsed(values: Values, node: Expr, place: Place) -> Tensor:
-    """The matrix of each token, its repeats multiplied out: index 0 acts first, next to the key."""
-    each = values.at(node, place)
-    if not _is_repeated(node, each):
-        return each
-    total = each[..., 0, :, :]
-    for repeat in range(1, each.shape[-3]):
-        total = each[..., repeat, :, :] @ total
-    return total
+Step = Callable[[Tensor, int], Tensor]
 
 
 def carried_dot(values: Values, node: Dot, through: Expr) -> Tensor:
     """a_i T_i ... T_{j+1} . b_j for every pair, [batch, head, time_q, time_k]."""
     if kind(through).place == "constant":
         return _powers(values, node, through)
-    steps = _dense(through, collapsed(values, through, "token"))[:, :, 0]
     a, b = values.at(node.a, "row")[:, :, :, 0], values.at(node.b, "column")[:, :, 0]
-    shape = torch.broadcast_shapes(a.shape[:2], b.shape[:2], steps.shape[:2])
+    shape = torch.broadcast_shapes(a.shape[:2], b.shape[:2], values(through).shape[:2])
     a = a.double().expand(*shape, values.call.time_q, a.shape[-1])
     b = b.double().expand(*shape, values.call.time_k, b.shape[-1])
-    before = max(values.call.time_q - values.call.time_k, 0)
     index = values.call.query_index()
-    score = _towards_the_first_key(a, b, steps[:, :, before:], index)
+    score = _towards_the_first_key(a, b, _act(values, through), index)
     later = values.call.offsets() < 0
     if bool((values.visible() & later).any()):
-        ahead = _towards_the_last_key(a, b, steps[:, :, before:], index)
+        steps = dense(through, collapsed(values, through, "token"))
+        ahead = _towards_the_last_key(a, b, _times(values, torch.linalg.inv(steps)), index)
         return torch.where(later, ahead, score)
     return score
 
 
-def _towards_the_first_key(a: Tensor, b: Tensor, steps: Tensor, index: Tensor) -> Tensor:
+def _towards_the_first_key(a: Tensor, b: Tensor, step: Step, index: Tensor) -> Tensor:
     columns: list[Tensor] = []
+    each_key = b.unsqueeze(-1).unbind(2)
     for key in reversed(range(b.shape[2])):
-        columns.append(a @ b[:, :, key, :, None])
+        columns.append(a @ each_key[key])
         waiting = int((index < key).sum())  # queries before this step do not take it
-        a = torch.cat([a[:, :, :waiting], a[:, :, waiting:] @ steps[:, :, key]], 2)
+        a = torch.cat([a[:, :, :waiting], step(a[:, :, waiting:], key)], 2)
     return torch.cat(columns[::-1], -1)
 
 
-def _towards_the_last_key(a: Tensor, b: Tensor, steps: Tensor, index: Tensor) -> Tensor:
+def _towards_the_last_key(a: Tensor, b: Tensor, back: Step, index: Tensor) -> Tensor:
     """For keys after the query: the product over (i, j], inverted."""
     columns: list[Tensor] = []
-    back = torch.linalg.inv(steps)
+    each_key = b.unsqueeze(-1).unbind(2)
     for key in range(b.shape[2]):
         moving = int((index < key).sum())
-        a = torch.cat([a[:, :, :moving] @ back[:, :, key], a[:, :, moving:]], 2)
-        columns.append(a @ b[:, :, key, :, None])
+        a = torch.cat([back(a[:, :, :moving], key), a[:, :, moving:]], 2)
+        columns.append(a @ each_key[key])
     return torch.cat(columns, -1)
 
 
+def _act(values: Values, node: Expr) -> Step:
+    """What x @ T_s is for rows x and the token s; low ranks without their d x d matrix."""
+    match node:
+        case Apply(fn="-", args=(base, Outer() as low)):
+            return _minus_outer(values, _act(values, base), low)
+        case Contract():
+            first, second = _act(values, node.x), _act(values, node.m)
+            return lambda x, s: second(first(x, s), s)
+        case Diagonal():
+            factors = _by_token(values, torch.exp(_vector(values, node.log)).unsqueeze(-2))
+            return lambda x, s: x * factors[s]
+        case _:
+            return _times(values, dense(node, collapsed(values, node, "token")))
+
+
+def _minus_outer(values: Values, base: Step, low: Outer) -> Step:
+    """X @ (D - scale w u^T), or the product of one such for each repeat: index 0 acts last."""
+    w, u, scale = (values.at(x, "token").double() for x in (low.w, low.u, low.scale))
+    if len(kind(low.w).axes) < 2:
+        w, u = w.unsqueeze(-2), u.unsqueeze(-2)
+    if not kind(low.scale).axes:
+        scale = scale.unsqueeze(-1)
+    ws, us = (
+        _by_token(values, (scale[..., None] * w)[..., None]),
+        _by_token(values, u[..., None, :]),
+    )
+
+    def act(x: Tensor, s: int) -> Tensor:
+        for repeat in reversed(range(ws[s].shape[2])):
+            x = base(x, s) - (x @ ws[s][:, :, repeat]) * us[s][:, :, repeat]
+        return x
+
+    return act
+
+
+def _times(values: Values, matrices: Tensor) -> Step:
+    each = _by_token(values, matrices)
+    return lambda x, s: x @ each[s]
+
+
+def _vector(values: Values, log: Expr) -> Tensor:
+    """The logarithms of a diagonal, [batch, head, 1, time, d | 1]."""
+    value = values.at(log, "token").double()
+    return value if kind(log).axes else value.unsqueeze(-1)
+
+
+def _by_token(values: Values, value: Tensor) -> tuple[Tensor, ...]:
+    """A token value [batch, head, 1, time, ...] key by key; a constant one for every key."""
+    value = value[:, :, 0]
+    if value.shape[2] == 1:
+        value = value.expand(-1, -1, values.call.time_k, *value.shape[3:])
+    return value[:, :, value.shape[2] - values.call.time_k :].unbind(2)
+
+
 def _powers(values: Values, node: Dot, through: Expr) -> Tensor:
-    """A constant transport, raised to the distance in positions, pair by pair of one distance."""
+    """A constant transport to the power of the distance, all pairs of one distance at a time."""
     call = values.call
     a, b = values.at(node.a, "row")[:, :, :, 0].double(), values.at(node.b, "column")[:, :, 0]
     row = call.read(call.positions[None], "token", "row")
@@ -133,60 +124,38 @@ def _powers(values: Values, node: Dot, through: Expr) -> Tensor:
     shown = values.visible().expand(-1, -1, call.time_q, call.time_k).any(1).expand_as(distance)
     a = a.expand(batch, heads, call.time_q, -1)
     b = b.double().expand(batch, heads, call.time_k, -1)
-    score = a.new_zeros(batch, call.time_q, call.time_k, heads)
-    for step in torch.unique(distance[shown]).tolist():
-        power = _dense(through, _power(values, through, step))[0, :, 0, 0]
-        at, i, j = torch.nonzero((distance == step) & shown, as_tuple=True)
-        found = torch.einsum(
-            "phd,hde,phe->ph", a[at, :, i], power.expand(heads, -1, -1), b[at, :, j]
-        )
-        score = score.index_put((at, i, j), found)
-    return score.permute(0, 3, 1, 2)
+    score = a.new_zeros(batch, call.time_q, call.time_k, heads).permute(0, 3, 1, 2)
+    steps = torch.unique(distance[shown])
+    if not steps.numel():
+        return score
+    powers = _power(values, through, steps).expand(-1, heads, -1, -1).unbind(0)
+    pairs = [torch.nonzero((distance == step) & shown) for step in steps]
+    found = [
+        torch.einsum("phd,hde,phe->ph", a[p[:, 0], :, p[:, 1]], power, b[p[:, 0], :, p[:, 2]])
+        for p, power in zip(pairs, powers, strict=True)
+    ]
+    at, i, j = torch.cat(pairs).unbind(1)
+    filled = score.permute(0, 2, 3, 1).index_put((at, i, j), torch.cat(found))
+    return filled.permute(0, 3, 1, 2)
 
 
-def _power(values: Values, node: Expr, step: float) -> Tensor:
+def _power(values: Values, node: Expr, steps: Tensor) -> Tensor:
+    """The matrix to each of the powers, [power, head | 1, d, d]; InputError for a real one."""
     match node:
         case Rotation():
-            return rotation(step * values(node.angle).double(), node.layout)
+            angle = values(node.angle).double()[0, :, 0, 0]
+            return rotation(steps[:, None, None] * angle, node.layout)
         case Diagonal() if kind(node.log).axes:
-            return torch.diag_embed(torch.exp(step * values(node.log).double()))
-        case MatrixExp():
-            return exponential(step * collapsed(values, node.x, "constant"))
-        case _ if step == int(step):
-            whole = collapsed(values, node, "constant").double()
-            result: Tensor = torch.linalg.matrix_power(whole, int(step))
-            return result
-        case _:
-            raise InputError(
-                "positions", "integers, because a matrix is raised to their difference", f"{step}"
+            return torch.diag_embed(
+                torch.exp(steps[:, None, None] * values(node.log).double()[0, :, 0, 0])
             )
-
-
-def _combine(fn: str, args: list[Tensor]) -> Tensor:
-    if fn in ("+", "-") and len(args) == 2:
-        most = max(x.ndim for x in args)  # repeats stand before the two axes of the matrix
-        left, right = (
-            x.reshape(*x.shape[:LEADING], *(1,) * (most - x.ndim), *x.shape[LEADING:]) for x in args
-        )
-        return left + right if fn == "+" else left - right
-    if fn in ("neg", "detach"):
-        return -args[0] if fn == "neg" else args[0].detach()
-    if fn == "*":  # a scalar times a matrix, or two lists of vectors entry by entry
-        left, right = align(args)
-        return left * right
-    raise TypeError(f"matrices do not know {fn!r}")
-
-
-def _is_repeated(node: Expr, value: Tensor) -> bool:
-    return value.ndim - LEADING == 3 and len(kind(node).axes) == 2
-
-
-def _dense(node: Expr, value: Tensor) -> Tensor:
-    """Blocks on the diagonal of one matrix; other matrices as they are."""
-    if len(kind(node).axes) < 3:
-        return value
-    blocks, size = value.shape[-3], value.shape[-1]
-    rows = torch.arange(blocks * size, device=value.device).reshape(blocks, size)
-    result = value.new_zeros(*value.shape[:-3], blocks * size, blocks * size)
-    result[..., rows[:, :, None], rows[:, None, :]] = value
-    return result
+        case MatrixExp():
+            generator = collapsed(values, node.x, "constant")[0, :, 0, 0]
+            scale = steps.reshape(-1, *(1,) * generator.ndim)
+            return dense(node, exponential(scale * generator))
+        case _ if bool((steps == steps.round()).all()):
+            whole = collapsed(values, node, "constant").double()[0, :, 0, 0]
+            return torch.stack([torch.linalg.matrix_power(whole, int(n)) for n in steps])
+        case _:
+            wanted = "integers, because a matrix is raised to their difference"
+            raise InputError("positions", wanted, "reals")
