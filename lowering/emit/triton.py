@@ -271,7 +271,8 @@ class Statements:
         if _mentions(second, target) or operator not in "+-*/&|":
             self.out.append(Line(tuple(statement(f"{target} = ", code, depth)), target))
             return
-        self._assign(target, first, depth)
+        if first.text != target:
+            self._assign(target, _bare(first), depth)
         lines = statement(f"{target} {operator}= ", _bare(second), depth)
         self.out.append(Line(tuple(lines), target))
 
@@ -297,8 +298,7 @@ def _read(items: list[Line]) -> list[Line]:
         words: dict[str, int] = {}
         for item in items:
             code = "\n".join(line for line in item.lines if not line.lstrip().startswith("#"))
-            found = set(re.findall(r"\w+", code.partition(" = ")[2] if item.target else code))
-            for word in found:
+            for word in set(re.findall(r"\w+", code)) - {item.target}:
                 words[word] = words.get(word, 0) + 1
         kept = [item for item in items if not item.target or words.get(item.target)]
         if len(kept) == len(items):

@@ -40,6 +40,8 @@ _INFIX = {
     "and": "&",
     "or": "|",
 }
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+"""Comparisons seen from the other side: a number stands on the right."""
 
 
 class Expressions:
@@ -232,6 +234,8 @@ class Expressions:
         if fn == "**":
             return self._power(expr)
         codes = [self._operand(arg, expr) for arg in args]
+        if fn in _TURNED and isinstance(args[0], Number):
+            return infix(_TURNED[fn], codes[1], codes[0])
         if fn in _INFIX:
             return infix(_INFIX[fn], *codes)
         if fn in ("//", "%"):

@@ -20,8 +20,9 @@ def floor_mod(a, b):
 def power(x, a):
     """x ** a for real a; x < 0 has a power where a is whole."""
     y = tl.where(a == 0.0, 1.0, tl.exp2(a * tl.log2(tl.abs(x))))
-    y = tl.where((x < 0.0) & (a * 0.5 != tl.floor(a * 0.5)), -y, y)
-    return tl.where((x < 0.0) & (a != tl.floor(a)), float("nan"), y)
+    turned = tl.where(a * 0.5 != tl.floor(a * 0.5), -y, y)
+    turned = tl.where(a != tl.floor(a), float("nan"), turned)
+    return tl.where(x < 0.0, turned, y)
 ''',
     "square": '''
 def square(x):
