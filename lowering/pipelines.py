@@ -4,15 +4,19 @@
       --ATTENTION_PASSES--> attentions in normal form
       --schedules--> tile programs --KERNEL_PASSES--> tile programs that a printer prints
 
-`stages(variant)` runs them one by one and shows what each left (gnomon lower NAME --after PASS).
+`stages(variant)` runs them one by one and shows what each left (gnomon lower NAME --after PASS);
+after each, `legal.py` checks that it is legal there. `dump` writes their texts into a folder.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
 
 from gnomon.dsl.canonical import canonical
 from gnomon.dsl.nodes import Variant
 from gnomon.lowering.core import Attention, Program
+from gnomon.lowering.legal import verify_kernel, verify_program
 from gnomon.lowering.passes.drop_row_constants import drop_row_constants
 from gnomon.lowering.passes.hoist_invariants import hoist_invariants
 from gnomon.lowering.passes.remove_dead import remove_dead
@@ -20,6 +24,7 @@ from gnomon.lowering.passes.rescale_ratio import rescale_ratio
 from gnomon.lowering.passes.split_prologue import split_prologue
 from gnomon.lowering.schedules.backward import backward_columns, backward_rows
 from gnomon.lowering.schedules.forward import forward
+from gnomon.lowering.show import stage_text
 from gnomon.lowering.tile import Kernel
 
 
@@ -95,13 +100,27 @@ class Lowered:
     kernels: tuple[Kernels, ...]
 
 
+class Stage(NamedTuple):
+    """What a pass left."""
+
+    name: str
+    purpose: str
+    left: Variant | Program | tuple[Kernel, ...]
+
+
 def to_program(variant: Variant, *, positions: bool = False) -> Program:
     """The normal form of a variant. Raises UnsupportedError where no schedule exists yet."""
-    program = split_prologue(canonical(variant), positions=positions)
-    attentions = program.attentions
+    *_, program = _program_steps(canonical(variant), positions=positions)
+    return program
+
+
+def _program_steps(variant: Variant, *, positions: bool) -> Iterator[Program]:
+    program = verify_program(split_prologue(variant, positions=positions), "split_prologue")
+    yield program
     for each in ATTENTION_PASSES:
-        attentions = tuple(each.run(attention) for attention in attentions)
-    return replace(program, attentions=attentions)
+        attentions = tuple(each.run(attention) for attention in program.attentions)
+        program = verify_program(replace(program, attentions=attentions), each.name)
+        yield program
 
 
 def to_kernels(attention: Attention, *, packed: bool = False) -> Kernels:
@@ -117,9 +136,15 @@ def to_kernels(attention: Attention, *, packed: bool = False) -> Kernels:
 
 def finish(kernel: Kernel) -> Kernel:
     """A schedule's kernel after the passes over tile programs."""
+    *_, finished = _kernel_steps(kernel)
+    return finished
+
+
+def _kernel_steps(kernel: Kernel) -> Iterator[Kernel]:
+    yield verify_kernel(kernel, "schedule")
     for each in KERNEL_PASSES:
-        kernel = each.run(kernel)
-    return kernel
+        kernel = verify_kernel(each.run(kernel), each.name)
+        yield kernel
 
 
 def lower(variant: Variant, *, packed: bool = False, positions: bool = False) -> Lowered:
@@ -129,23 +154,31 @@ def lower(variant: Variant, *, packed: bool = False, positions: bool = False) ->
     return Lowered(program, kernels)
 
 
-def stages(variant: Variant) -> Iterator[tuple[str, str, object]]:
-    """(name, purpose, what it left) of every stage in order."""
+def stages(variant: Variant, *, packed: bool = False, positions: bool = False) -> Iterator[Stage]:
+    """Every stage in order; from the schedules on, one after another for each attention."""
     made = canonical(variant)
-    yield "canonical", "two spellings of one formula become one", made
-    program = split_prologue(made)
-    yield "split_prologue", "what runs once a token leaves the formula of the pair", program
-    for each in ATTENTION_PASSES:
-        program = replace(program, attentions=tuple(each.run(a) for a in program.attentions))
-        yield each.name, each.purpose, program
+    yield Stage("canonical", "two spellings of one formula become one", made)
+    split = Pass("split_prologue", "what runs once a token leaves the formula of the pair")
+    program_passes = (split, *ATTENTION_PASSES)
+    steps = _program_steps(made, positions=positions)
+    for each, program in zip(program_passes, steps, strict=True):
+        yield Stage(each.name, each.purpose, program)
+    schedule = Pass("schedule", "loops over tiles: forward, rows and columns of the backward pass")
     for attention in program.attentions:
-        schedules = (forward(attention), backward_rows(attention), backward_columns(attention))
-        kernels = tuple(k for k in schedules if k is not None)
-        yield (
-            "schedule",
-            "loops over tiles: forward, rows and columns of the backward pass",
-            kernels,
+        made_here = (
+            forward(attention, packed=packed),
+            backward_rows(attention, packed=packed),
+            backward_columns(attention, packed=packed),
         )
-        for step in KERNEL_PASSES:
-            kernels = tuple(step.run(k) for k in kernels)
-            yield step.name, step.purpose, kernels
+        grown = [_kernel_steps(kernel) for kernel in made_here if kernel is not None]
+        kernel_passes = (schedule, *KERNEL_PASSES)
+        for step, kernels in zip(kernel_passes, zip(*grown, strict=True), strict=True):
+            yield Stage(step.name, step.purpose, kernels)
+
+
+def dump(variant: Variant, folder: Path, *, packed: bool = False, positions: bool = False) -> None:
+    """Write 00-canonical.txt, 01-split_prologue.txt, ... : `diff` of two is what a pass did."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, stage in enumerate(stages(variant, packed=packed, positions=positions)):
+        text = f"# {stage.name}: {stage.purpose}\n\n{stage_text(stage.left)}\n"
+        (folder / f"{number:02}-{stage.name}.txt").write_text(text)

@@ -8,7 +8,9 @@ from gnomon.dsl.nodes import (
     Mask,
     Node,
     Sum,
+    Variant,
 )
+from gnomon.dsl.show import text as variant_text
 from gnomon.lowering import tile
 from gnomon.lowering.core import (
     Anchored,
@@ -26,6 +28,15 @@ _INFIX = frozenset(
     ("+", "-", "*", "/", "//", "%", "**", "<", "<=", ">", ">=", "==", "!=", "and", "or")
 )
 _SIDE = {"row": "i", "column": "j"}
+
+
+def stage_text(left: Variant | Program | tuple[Kernel, ...]) -> str:
+    """What a pass left: a variant, a program, or kernels."""
+    if isinstance(left, Variant):
+        return variant_text(left)
+    if isinstance(left, Program):
+        return program_text(left)
+    return "\n\n".join(kernel_text(kernel) for kernel in left)
 
 
 # ---- programs

@@ -314,7 +314,7 @@ class _Rows(_Backward):
             b.remark(
                 "edge tiles: pairs are masked" if masked else "tiles that every row sees whole"
             )
-            with b.loop("i_c", start, stop, BN) as i_c:
+            with b.loop("i_c", start, stop, BN) as i_c, self.frame.scope(row):
                 column = self.frame.side("column", i_c)
                 pair = PairTile(self.frame, row, column, dict(known))
                 self.v = b.let(
@@ -343,7 +343,8 @@ class _Columns(_Backward):
         begin = b.op("*", frame.kv, scalar("G"))
         b.blank()
         b.remark("every query head of the group adds to the gradients of its key head")
-        with b.loop("i_h", begin, b.op("+", begin, scalar("G")), 1):
+        end = b.op("+", begin, scalar("G"))
+        with b.loop("i_h", begin, end, 1), frame.scope(column):
             self.head(first, column)
         b.blank()
         dv = Tensor("dv", ("batch", "time_k", "kv_head", "DV"), "f32", "out")
@@ -361,7 +362,6 @@ class _Columns(_Backward):
     def head(self, first: Ref, column: Side) -> None:
         """One query head of the group: its own column streams are carried here."""
         own = [s for s in self.sums.values() if s.stream.heads == "Head"]
-        before = dict(column.loaded), dict(self.frame.constants)
         self.frame.settle_constants()
         for stream in self.a.streams:
             if stream.place == "column" and stream.heads == "Head":
@@ -369,7 +369,6 @@ class _Columns(_Backward):
         self.carry(own)
         self.stream_queries(first, column)
         self.store(own)
-        column.loaded, self.frame.constants = before
 
     def stream_queries(self, first: Ref, column: Side) -> None:
         b, shift = self.b, self.frame.shift
@@ -380,15 +379,13 @@ class _Columns(_Backward):
             b.remark(
                 "edge tiles: pairs are masked" if masked else "tiles that every key sees whole"
             )
-            with b.loop("i_r", start, stop, BM) as i_r:
+            with b.loop("i_r", start, stop, BM) as i_r, self.frame.scope(column):
                 self.step(self.frame.side("row", i_r), column, masked=masked)
 
     def step(self, row: Side, column: Side, *, masked: bool) -> None:
         b = self.b
-        loaded, constants = dict(column.loaded), dict(self.frame.constants)
         known = self.load_rows(row)
         pair = PairTile(self.frame, row, column, dict(known), anchor=row)
         weight = self.weights(pair, known, masked=masked)
         b.set(self.dv, b.op("+", self.dv, Dot(Cast(weight, "io"), known["do"])))
         self.collect(pair)
-        column.loaded, self.frame.constants = loaded, constants

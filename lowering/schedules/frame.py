@@ -1,5 +1,7 @@
 """What the kernels of an attention share: parameters, indices, lengths, the two sides of a pair."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -187,6 +189,13 @@ class Frame:
     def side(self, place: Place, first: Expr) -> "Side":
         """The tile of queries or keys that starts at `first`."""
         return Side(self, place, first)
+
+    @contextmanager
+    def scope(self, side: "Side") -> Iterator[None]:
+        """A loop body: what a side or a head gives inside it is forgotten afterwards."""
+        before = dict(side.loaded), dict(self.constants)
+        yield
+        side.loaded, self.constants = before
 
     def constant(self, stream: Stream) -> Expr:
         """A parameter of this head, loaded once for a program (or for a head of the group)."""
