@@ -39,6 +39,7 @@ from gnomon.dsl.nodes import (
     Variant,
     WeightedSum,
     Width,
+    walk,
 )
 from gnomon.dsl.outline import Line, Outline, outline
 
@@ -165,10 +166,7 @@ class Writer:
             return self._text(x.args[n], index, least)
 
         if is_distance(x):
-            of = x.args[0].x.of if isinstance(x.args[0], At) else None  # type: ignore[attr-defined]
-            if of is None:
-                return f"i - {self.key}", SUM
-            return rf"\mathrm{{{of}}}_i - \mathrm{{{of}}}_{self.key}", SUM
+            return self._distance(x), SUM
         match x.fn:
             case "+" | "-":
                 return f"{arg(0, SUM)} {x.fn} {arg(1, SUM if x.fn == '+' else BIG)}", SUM
@@ -185,6 +183,12 @@ class Writer:
             case fn if fn in RELATIONS:
                 return f"{arg(0)} {RELATIONS[fn]} {arg(1)}", 1
         return self._word(x, arg, index)
+
+    def _distance(self, x: Apply) -> str:
+        (of,) = {n.of for n in walk(x) if isinstance(n, Builtin)}
+        if of is None:
+            return f"i - {self.key}"
+        return rf"\mathrm{{{of}}}_i - \mathrm{{{of}}}_{self.key}"
 
     def _product(self, x: Apply, index: str) -> str:
         """Factors side by side; c ** -0.5 goes below a fraction line."""

@@ -33,6 +33,7 @@ from gnomon.dsl.nodes import (
     StickBreaking,
     Sum,
     WeightedSum,
+    walk,
 )
 
 INDEX = {"row": "i", "column": "j"}
@@ -108,7 +109,7 @@ class Speller:
 
     def _apply(self, x: Apply) -> tuple[str, int]:
         if is_distance(x):
-            of = x.args[0].x.of if isinstance(x.args[0], At) else None  # type: ignore[attr-defined]
+            (of,) = {n.of for n in walk(x) if isinstance(n, Builtin)}
             return f"distance({of or ''})", ATOM
         match x.fn, x.args:
             case "neg", (a,):
