@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gnomon.dsl.errors import CompilerBug
 from gnomon.lowering.core import Attention, Stream
 from gnomon.lowering.emit.launch import Launched
-from gnomon.lowering.emit.text import INDENT, Code, atom, call, docstring, statement
+from gnomon.lowering.emit.text import INDENT, WIDTH, Code, atom, call, docstring, statement
 
 
 def class_name(attention: Attention) -> str:
@@ -69,6 +69,12 @@ class AutogradPrinter:
         return [t.name for t in self.fwd.outputs if t.name != "o"]
 
     @property
+    def kept(self) -> list[str]:
+        """What the backward pass reads."""
+        o = [] if self.attention.normaliser == "weighted_sum" else ["o"]
+        return [*(s.name for s in self.streams), "v", *o, *self.statistics]
+
+    @property
     def arguments(self) -> list[str]:
         """The arguments of apply."""
         row_term = ["row_term"] if self.attention.row_term is not None else []
@@ -84,7 +90,7 @@ class AutogradPrinter:
     def _doc(self) -> str:
         text = f"The {self.attention.normaliser.replace('_', ' ')} of {self.attention.name}: o"
         text += ", and the log-sum-exp of each row." if self.has_lse else "."
-        return f"{text} Streams are [batch, time, heads, ...]."
+        return f"{text}\n\nStreams are [batch, time, heads, ...], constants [heads, ...]."
 
     # ---- forward
 
@@ -94,8 +100,7 @@ class AutogradPrinter:
         results = ", ".join(t.name for t in self.fwd.outputs)
         lines += statement(f"{results} = ", self._launched(self.fwd), 2)
         lines += [f"{INDENT * 2}o = o.to(v.dtype)"]
-        kept = [*(s.name for s in self.streams), "v", "o", *self.statistics]
-        lines += statement("", call("ctx.save_for_backward", *map(atom, kept)), 2)
+        lines += statement("", call("ctx.save_for_backward", *map(atom, self.kept)), 2)
         numbers = ["call", *self.hosts]
         lines += [f"{INDENT * 2}ctx.{name} = {name}" for name in numbers]
         return [*lines, f"{INDENT * 2}return {'o, lse' if self.has_lse else 'o'}"]
@@ -111,21 +116,21 @@ class AutogradPrinter:
         given = ["ctx", "do", *(["dlse"] if self.has_lse else [])]
         lines = [f"{INDENT}@staticmethod", f"{INDENT}@once_differentiable"]
         lines += [f"{INDENT}def backward({', '.join(given)}):"]
-        kept = ", ".join([*(s.name for s in self.streams), "v", "o", *self.statistics])
-        saved = call("", *map(atom, kept.split(", ")))
-        lines += statement(f"{kept} = ", atom("ctx.saved_tensors"), 2) if len(kept) < 70 else [
-            *statement("", saved, 2)[:-1],
-            f"{INDENT * 2}) = ctx.saved_tensors",
-        ]
+        lines += _spread("", self.kept, " = ctx.saved_tensors")
         lines += self._delta()
-        names = [f"d_{s.name}" for s in self.streams] + ["dv"]
-        lines += [f"{INDENT * 2}{' = '.join(names)} = None"]
+        formed = {t.name for half, _ in self._halves() for t in half.outputs}
+        sink = self.attention.sink
+        if sink is not None and sink.differentiable:
+            formed.add(f"d_{sink.name}")
+        names = [x if x in formed else "None" for x in (f"d_{s.name}" for s in self.streams)]
+        names.append("dv")
+        lines += [f"{INDENT * 2}{' = '.join(x for x in names if x != 'None')} = None"]
         for launched, streams in self._halves():
             lines += self._half(launched, streams)
         lines += self._row_gradients()
         rows = ["d_row_term"] if self.attention.row_term is not None else []
         results = ["None"] * (1 + len(self.hosts)) + names + rows
-        return [*lines, *_returned(results)]
+        return [*lines, *_spread("return ", results)]
 
     def _delta(self) -> list[str]:
         lines = []
@@ -173,7 +178,7 @@ class AutogradPrinter:
         a = self.attention
         lines: list[str] = []
         share = ""
-        if a.sink is not None:
+        if a.sink is not None and (a.sink.differentiable or a.row_term is not None):
             dead = "lse == -torch.inf"
             lines += [f"{INDENT * 2}p_sink = ({a.sink.name} - lse).exp().masked_fill({dead}, 0.0)"]
             share = " + p_sink * delta"
@@ -202,8 +207,9 @@ def _any_needed(places: list[int]) -> str:
     return f"any(ctx.needs_input_grad[n] for n in ({', '.join(map(str, places))}))"
 
 
-def _returned(results: list[str]) -> list[str]:
-    line = f"{INDENT * 2}return {', '.join(results)}"
-    if len(line) <= 100:
+def _spread(start: str, names: list[str], end: str = "") -> list[str]:
+    """Several values on one line, or one a line."""
+    line = f"{INDENT * 2}{start}{', '.join(names)}{end}"
+    if len(line) <= WIDTH:
         return [line]
-    return [f"{INDENT * 2}return (", *(f"{INDENT * 3}{x}," for x in results), f"{INDENT * 2})"]
+    return [f"{INDENT * 2}{start}(", *(f"{INDENT * 3}{x}," for x in names), f"{INDENT * 2}){end}"]

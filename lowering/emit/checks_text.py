@@ -1,4 +1,4 @@
-"""The part of a generated module that refuses bad calls before any launch, with the argument's name."""
+"""The part of a generated module that refuses bad calls, by name, before any launch."""
 
 from collections.abc import Iterable
 from fractions import Fraction
@@ -60,7 +60,7 @@ def check_offsets(name, offsets, total, axis):
     if offsets.ndim != 1 or not len(offsets):
         refuse(name, "one axis: 0, then the end of each sequence", list(offsets.shape))
     bounds = offsets.tolist()
-    lengths = [stop - start for start, stop in zip(bounds, bounds[1:], strict=False)]
+    lengths = [stop - start for start, stop in pairwise(bounds)]
     if bounds[0] != 0 or bounds[-1] != total or any(n < 0 for n in lengths):
         refuse(name, f"0, then ends that never fall, the last {axis} = {total}", bounds)
     return offsets.to(torch.int32).contiguous(), max(lengths, default=0), lengths
@@ -107,7 +107,7 @@ def check_call(tensors, cu_seqlens, cu_seqlens_q, cu_seqlens_k):
 
 _POSITIONS = '''
 def given_position(call, rows, positions, name=None):
-    """Positions of a call, [batch, time_k, 1] of the tokens and [batch, time_q, 1] of the queries."""
+    """Positions that a call gives, of tokens [batch, time_k, 1] and queries [batch, time_q, 1]."""
     label = "positions" if name is None else f"positions[{name!r}]"
     if name is not None:
         if not isinstance(positions, dict) or name not in positions:

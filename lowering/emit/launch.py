@@ -1,8 +1,8 @@
 """Launch functions: torch tensors in, one kernel, torch tensors out.
 
-    launch_<kernel>(call, <hosts>, <tensors in>)  ->  its outputs, allocated by the names of their axes
+    launch_<kernel>(call, <hosts>, <tensors in>)  ->  outputs, allocated by the names of their axes
 
-One function serves a kernel and its form for packed sequences, which differ in their parameters only.
+One function serves a kernel and its form for packed sequences, which differ in their parameters.
 """
 
 import itertools
@@ -46,7 +46,7 @@ _NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A kernel for padded and for packed calls; either may be missing, then such calls are refused."""
+    """A kernel for padded and for packed calls; where one is missing such calls are refused."""
 
     padded: tile.Kernel | None
     packed: tile.Kernel | None
@@ -77,7 +77,9 @@ class Launched:
     @property
     def hosts(self) -> list[str]:
         """Python numbers that the formula reads."""
-        return [p.name for p in self.kernel.params if isinstance(p, tile.Scalar) and p.dtype == "f32"]
+        return [
+            p.name for p in self.kernel.params if isinstance(p, tile.Scalar) and p.dtype == "f32"
+        ]
 
 
 def packed_name(kernel: tile.Kernel) -> tile.Kernel:

@@ -1,14 +1,14 @@
 """A variant as one Python file that needs torch and numba, or torch and triton, and nothing else.
 
-    print_module(program, padded, packed, target, ...)
+print_module(program, padded, packed, target, ...)
 
-    header       formula, command, digest, compiler version, licence; do not edit
-    helpers      small functions that this variant calls
-    kernels      of every attention, for padded and for packed calls
-    launches     allocate, launch
-    autograd     one torch.autograd.Function an attention
-    checks       what a call must look like
-    <name>()     prologue, attentions, epilogue
+header       formula, command, digest, compiler version, licence; do not edit
+helpers      small functions that this variant calls
+kernels      of every attention, for padded and for packed calls
+launches     allocate, launch
+autograd     one torch.autograd.Function an attention
+checks       what a call must look like
+<name>()     prologue, attentions, epilogue
 """
 
 import ast
@@ -26,7 +26,7 @@ from gnomon.lowering.emit.checks_text import checks
 from gnomon.lowering.emit.launch import Launched, LaunchPrinter, Target, packed_name
 from gnomon.lowering.emit.prologue import Body, body, helpers, opening, reads_memory_order
 from gnomon.lowering.emit.signature_text import Signature
-from gnomon.lowering.emit.text import WIDTH, atom, call, docstring, statement
+from gnomon.lowering.emit.text import INDENT, WIDTH, atom, call, docstring, statement
 from gnomon.lowering.emit.torch_library import functions
 from gnomon.lowering.pipelines import Kernels
 
@@ -49,7 +49,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """What a generated file is made of; `padded` or `packed` may be empty, such calls are refused then.
+    """What a generated file is made of; `padded` or `packed` may be empty: such calls are refused.
 
     config  kernel name -> BM, BN and, for Triton, num_warps, num_stages; a missing one has `TILES`
     io      the dtype of q, k and v that Numba's kernels are for; Triton's take any
@@ -72,7 +72,7 @@ def print_module(module: Module) -> str:
     signature = Signature(module.program.variant)
     printers = _autograd(module)
     kernels = _kernels(module)
-    positions = signature.reads_positions and not _refuses_positions(module)
+    positions = _takes_positions(module, signature)
     code = [
         *_library(module, values),
         *_printed_kernels(module, kernels),
@@ -81,7 +81,10 @@ def print_module(module: Module) -> str:
         checks(signature, positions=positions),
         "\n".join(_public(module, values, signature)),
     ]
-    text = "\n\n\n".join([_opening(module, kernels, code), *(part.strip("\n") for part in code)]) + "\n"
+    text = (
+        "\n\n\n".join([_opening(module, kernels, code), *(part.strip("\n") for part in code)])
+        + "\n"
+    )
     ast.parse(text)
     return text
 
@@ -103,7 +106,8 @@ def _autograd(module: Module) -> list[AutogradPrinter]:
         packed = module.packed[place] if module.packed else None
         halves = [_launched(padded, packed, name) for name in ("fwd", "bwd_rows", "bwd_columns")]
         fwd, rows, columns = halves
-        assert fwd is not None and columns is not None
+        assert fwd is not None
+        assert columns is not None
         printers.append(AutogradPrinter(attention, fwd, rows, columns))
     return printers
 
@@ -136,7 +140,7 @@ def _printed_kernels(module: Module, kernels: Sequence[tile.Kernel]) -> list[str
 
 
 def _library(module: Module, values: Body) -> list[str]:
-    found = helpers(values, module.program)
+    found = helpers(values, is_given=_takes_positions(module, values.signature))
     found |= {"array", "cdiv"} if module.target == "numba" else {"padded_width"}
     return functions(found)
 
@@ -146,18 +150,18 @@ def _library(module: Module, values: Body) -> list[str]:
 
 def _opening(module: Module, kernels: Sequence[tile.Kernel], code: Sequence[str]) -> str:
     lines = [f"# {line}" for line in module.provenance.licence.splitlines()]
-    lines += docstring(_header(module), 0) + [""]
+    lines += [*docstring(_header(module), 0), ""]
     text = "\n".join(code)
     standard = ["import math"] * ("math." in text)
     standard += ["from fractions import Fraction", "from functools import partial"]
-    standard += ["from typing import NamedTuple"]
+    standard += ["from itertools import pairwise", "from typing import NamedTuple"]
     third = ["import torch", "from torch.autograd.function import once_differentiable"]
     third = (["import torch.nn.functional as F"] if "F." in text else []) + third
     if module.target == "triton":
         third += ["import triton", "import triton.language as tl"]
         return "\n".join([*lines, *standard, "", *_sorted(third)])
     head, constants = _numba_head(numba_printer.helpers(kernels, module.io, jit=module.jit))
-    return "\n".join([*lines, *standard, "", *_sorted([*third, *head]), "", *constants])
+    return "\n".join([*lines, *standard, "", *_sorted([*third, *head]), *constants]).rstrip("\n")
 
 
 def _numba_head(text: str) -> tuple[list[str], list[str]]:
@@ -175,15 +179,14 @@ def _sorted(imports: Sequence[str]) -> list[str]:
 
 def _header(module: Module) -> str:
     variant, origin = module.program.variant, module.provenance
-    formula = variant.formula.strip().partition("\n\n")[0]
-    lines = [f"{variant.name}: attention by {module.target}, generated by gnomon {origin.version}".strip()]
-    lines += ["", *textwrap.wrap(" ".join(formula.split()), 96, initial_indent="    ", subsequent_indent="    "), ""]
-    lines += [f"Variant {origin.digest}."] if origin.digest else []
-    if origin.command:
-        lines += [f"Do not edit: {origin.command} writes it anew."]
-    else:
-        lines += ["Do not edit: it is written anew from the formula."]
-    return "\n".join(lines)
+    formula = " ".join(variant.formula.strip().partition("\n\n")[0].split())
+    first = f"{variant.name}: attention by {module.target}, generated by gnomon {origin.version}"
+    again = origin.command or "gnomon export"
+    last = f"Do not edit: `{again}` writes it anew."
+    if origin.digest:
+        last = f"Variant {origin.digest}. {last}"
+    shown = textwrap.wrap(formula, 96, initial_indent=INDENT, subsequent_indent=INDENT)
+    return "\n".join([first.strip(), "", *shown, "", *textwrap.wrap(last, 96)])
 
 
 # ---- the public function
@@ -194,6 +197,10 @@ def _refuses_positions(module: Module) -> bool:
     return not module.program.positions and reads_memory_order(module.program)
 
 
+def _takes_positions(module: Module, signature: Signature) -> bool:
+    return signature.reads_positions and not _refuses_positions(module)
+
+
 def _public(module: Module, values: Body, signature: Signature) -> list[str]:
     name = module.program.variant.name
     lines = statement(f"def {name}", call("", *map(atom, signature.parameters)), 0, ":")
@@ -201,7 +208,8 @@ def _public(module: Module, values: Body, signature: Signature) -> list[str]:
     lines += _table([f'"{x.name}": {x.name}' for x in signature.inputs])
     lines += ["    call = check_call(tensors, cu_seqlens, cu_seqlens_q, cu_seqlens_k)"]
     lines += _refusals(module, signature)
-    return [*lines, *opening(values, module.program), *values.lines]
+    is_given = _takes_positions(module, signature)
+    return [*lines, *opening(values, is_given=is_given), *values.lines]
 
 
 def _table(items: Sequence[str]) -> list[str]:
@@ -239,7 +247,14 @@ def _doc(module: Module, signature: Signature) -> str:
     lines = [signature.formula, ""]
     for item in signature.inputs:
         lines += [f"{item.name} {signature.shape(item)}"]
-    lines += ["", "Packed sequences by `cu_seqlens`, or `cu_seqlens_q` and `cu_seqlens_k`; queries are the"]
+    lines += [
+        "",
+        "Packed sequences by `cu_seqlens`, or `cu_seqlens_q` and `cu_seqlens_k`; queries are the",
+    ]
     lines += ["last tokens of their sequence. Gives [batch, time_q, head, d_v]"]
-    lines[-1] += ", with `return_lse` the\nlog-sum-exp [batch, time_q, head] too." if signature.has_lse else "."
+    lines[-1] += (
+        ", with `return_lse` the\nlog-sum-exp [batch, time_q, head] too."
+        if signature.has_lse
+        else "."
+    )
     return "\n".join(lines)

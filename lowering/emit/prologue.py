@@ -1,4 +1,4 @@
-"""The body of a generated function: streams before the kernels, their calls, the epilogue behind them."""
+"""The body of a generated function: streams, the calls of its attentions, the epilogue."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,8 +7,8 @@ from gnomon.dsl.nodes import Expr, Input, walk
 from gnomon.lowering.core import Anchored, Attention, Index, Output, Program, Read, Stream
 from gnomon.lowering.emit.autograd_text import class_name, hosts, tensors
 from gnomon.lowering.emit.signature_text import Signature, symbol_name
-from gnomon.lowering.emit.text import Code, atom, call, keyword, statement, ternary
-from gnomon.lowering.emit.torch import Values
+from gnomon.lowering.emit.text import Code, atom, call, keyword, statement
+from gnomon.lowering.emit.torch import SHORT, Values
 from gnomon.lowering.emit.torch_text import Value, method, subscript
 
 _TIMES = {"row": "call.T_q", "column": "call.T_k"}
@@ -41,10 +41,11 @@ class Body(Values):
         if stream.role == "host":
             return str(value.code)
         value = self.cast(value, stream)
-        code = self.constant(value) if stream.place == "constant" else self.spread(value, stream)
-        if value.with_code(code).is_atomic or len(code.text) < 16:
-            return str(code)
-        return str(self.bind(self.variable(stream), value.with_code(code)).code)
+        if stream.place == "constant":
+            value = value.with_code(self.constant(value))
+        if len(value.code.text) > SHORT:
+            value = self.bind(self.variable(stream), value)
+        return str(value.code if stream.place == "constant" else self.spread(value, stream))
 
     def variable(self, stream: Stream) -> str:
         """The name of a stream's tensor: its own, unless an input has that."""
@@ -54,7 +55,9 @@ class Body(Values):
         """The value in the dtype of the stream."""
         if value.is_number:
             dtype = keyword("dtype", atom("torch.float32"))
-            code = call("torch.full", atom("(1,)"), value.code, dtype, keyword("device", atom("q.device")))
+            code = call(
+                "torch.full", atom("(1,)"), value.code, dtype, keyword("device", atom("q.device"))
+            )
             return replace(value, code=code, dtype="f32")
         dtypes = {"f32": ("f32",), "f64": ("f64",), "io": ("io",), "i32": ()}[stream.dtype]
         if value.dtype in dtypes:
@@ -69,7 +72,11 @@ class Body(Values):
         """A constant with a head axis."""
         if value.heads is not None or value.code.text.startswith("torch.full"):
             return value.code
-        return method(value.code, "reshape", atom("1")) if not value.axes else subscript(value.code, "None")
+        return (
+            method(value.code, "reshape", atom("1"))
+            if not value.axes
+            else subscript(value.code, "None")
+        )
 
     def spread(self, value: Value, stream: Stream) -> Code:
         """A row or column value for every batch and token: a view, not a copy."""
@@ -88,23 +95,12 @@ class Body(Values):
         given = [self.streams[s.name] for s in (*hosts(attention), *tensors(attention))]
         args = [*map(atom, ["call", *given, "v"])]
         if attention.row_term is not None:
-            args.append(self.row_term(attention, wants_lse=wants_lse))
+            args.append(self.value(attention.row_term).code)
         name = self.output_name(k)
         if attention.normaliser == "softmax":
             name = f"{name}, {'lse' if wants_lse else '_'}"
         applied = call(f"{class_name(attention)}.apply", *args)
         self.lines += statement(f"{name} = ", applied, self.depth)
-
-    def row_term(self, attention: Attention, *, wants_lse: bool) -> Code:
-        """What a softmax without a sink needs only for the gradient of the log-sum-exp."""
-        assert attention.row_term is not None
-        if attention.sink is None and not wants_lse:
-            return atom("None")
-        value = self.value(attention.row_term)
-        code = value.code
-        if attention.sink is not None:
-            return code
-        return ternary(atom("return_lse"), code, atom("None"))
 
 
 def body(program: Program) -> Body:
@@ -121,28 +117,29 @@ def _run(program: Program, shared: Mapping[object, int]) -> Body:
     values = Body(program.variant)
     values.shared.update(shared)
     values.has_several_outputs = len(program.attentions) > 1
-    values.taken |= {"position_q", "length_q", "index_q", "origin_q", "out", "call", program.variant.name}
+    values.taken |= {"position_q", "length_q", "index_q", "origin_q", "call", program.variant.name}
     values.taken |= {"o_1", *(f"o_{k + 1}" for k in range(len(program.attentions)))}
     values.taken |= {f"position_{c}{side}" for c in signature.coordinates for side in ("", "_q")}
     for k, attention in enumerate(program.attentions):
         values.attend(attention, k, wants_lse=signature.has_lse)
     result = values.value(program.epilogue)
-    out = str(result.code)
+    out = result.code
     if not isinstance(program.epilogue, Output):
-        values.lines += statement("out = ", method(result.code, "to", atom("v.dtype")), values.depth)
-        out = "out"
-    values.lines += _results(out, signature)
+        out = method(out, "to", atom("v.dtype"))
+    if not signature.has_lse:
+        if len(values.lines) and values.lines[-1].startswith(f"    {out} = "):
+            values.lines[-1] = values.lines[-1].replace(f"{out} = ", "return ", 1)
+        else:
+            values.lines += statement("return ", out, values.depth)
+        return values
+    if not isinstance(program.epilogue, Output):
+        out = values.bind("out", result.with_code(out)).code
+    values.lines += [f"    return ({out}, lse) if return_lse else {out}"]
     return values
 
 
-def _results(out: str, signature: Signature) -> list[str]:
-    if signature.has_lse:
-        return [f"    return ({out}, lse) if return_lse else {out}"]
-    return [f"    return {out}"]
-
-
-def opening(values: Body, program: Program) -> list[str]:
-    """The lines that define what the body speaks of."""
+def opening(values: Body, *, is_given: bool) -> list[str]:
+    """The lines that define what the body speaks of; `is_given`: the call may give positions."""
     signature, wanted = values.signature, set(values.needs)
     counted = {"position", "position_q", "index_q"} & wanted
     given = [f"position_{c}" for c in signature.coordinates]
@@ -153,39 +150,44 @@ def opening(values: Body, program: Program) -> list[str]:
     for name, size in (("head", "H"), ("each_head", "H"), ("each_kv_head", "KV")):
         if name in wanted:
             lines.append(f"{name} = torch.arange(call.{size}, device=q.device)")
-    if "rows" in wanted or given or counted:
+    if "rows" in wanted or given or (counted and is_given):
         lines.append("rows = query_rows(call)")
     lines += ["starts = sequence_starts(call)"] * ("starts" in wanted)
     if {"length", "length_q"} & wanted:
-        lines.append("length, length_q = sequence_lengths(call, q.device)")
+        target = ", ".join(x if x in wanted else "_" for x in ("length", "length_q"))
+        lines.append(f"{target} = sequence_lengths(call, q.device)")
     if "origin_q" in wanted:
-        lines.append("origin_q = 0 if call.cu_seqlens_k is None else call.of_queries(call.cu_seqlens_k[:-1])")
+        origin = "call.of_queries(call.cu_seqlens_k[:-1])"
+        lines.append(f"origin_q = 0 if call.cu_seqlens_k is None else {origin}")
     if counted:
-        lines += _positions(counted, program)
+        lines += _positions(counted, is_given=is_given)
     for name, coordinate in zip(given, signature.coordinates, strict=True):
         lines.append(f'{name}, {name}_q = given_position(call, rows, positions, "{coordinate}")')
     return [f"    {line}" for line in lines]
 
 
-def _positions(counted: set[str], program: Program) -> list[str]:
+def _positions(counted: set[str], *, is_given: bool) -> list[str]:
     """Positions as they are counted, or as the call gives them."""
     if counted == {"index_q"}:
         return ["_, index_q = counted_positions(call, q.device)"]
-    lines = ["position, position_q = counted_positions(call, q.device)"]
+    reads_queries = counted & {"position_q", "index_q"}
+    target = (
+        f"{'position' if 'position' in counted else '_'}, {'position_q' if reads_queries else '_'}"
+    )
+    lines = [f"{target} = counted_positions(call, q.device)"]
     lines += ["index_q = position_q"] * ("index_q" in counted)
-    return [
-        *lines,
-        "if isinstance(positions, torch.Tensor):",
-        "    position, position_q = given_position(call, rows, positions)",
-    ]
+    if not is_given:
+        return lines
+    lines.append("if isinstance(positions, torch.Tensor):")
+    return [*lines, f"    {target} = given_position(call, rows, positions)"]
 
 
-def helpers(values: Body, program: Program) -> set[str]:
+def helpers(values: Body, *, is_given: bool) -> set[str]:
     """The functions of the library that the body calls."""
     signature, wanted = values.signature, set(values.needs)
     found = {"call", "fold_heads", *values.helpers}
     counted = {"position", "position_q", "index_q"} & wanted
-    if "rows" in wanted or signature.coordinates or counted:
+    if "rows" in wanted or signature.coordinates or (counted and is_given):
         found.add("query_rows")
     found |= {"sequence_starts"} if "starts" in wanted else set()
     found |= {"sequence_lengths"} if {"length", "length_q"} & wanted else set()
@@ -194,7 +196,7 @@ def helpers(values: Body, program: Program) -> set[str]:
 
 def reads_memory_order(program: Program) -> bool:
     """Whether a kernel counts positions itself, so that the call cannot give them."""
-    formulas = [x for a in program.attentions for x in (a.weight, a.denominator, a.row_term, a.exponent)]
+    formulas = [
+        x for a in program.attentions for x in (a.weight, a.denominator, a.row_term, a.exponent)
+    ]
     return any(isinstance(n, Index) for x in formulas if x is not None for n in walk(x))
-
-

@@ -43,7 +43,7 @@ from gnomon.lowering.emit import torch_maps as maps
 from gnomon.lowering.emit import torch_pointwise as pointwise
 from gnomon.lowering.emit.signature_text import Signature, symbol_name
 from gnomon.lowering.emit.text import ATOM, Code, atom, call, grouped, infix, literal, statement
-from gnomon.lowering.emit.torch_names import name_of
+from gnomon.lowering.emit.torch_names import MODULE_NAMES, name_of
 from gnomon.lowering.emit.torch_text import (
     DType,
     Place,
@@ -90,7 +90,7 @@ class Values:
 
     def __post_init__(self) -> None:
         self.signature = Signature(self.variant)
-        self.taken |= {"q", "k", "v", *self.signature.names, *_MODULE_NAMES}
+        self.taken |= {"q", "k", "v", *self.signature.names, *MODULE_NAMES}
         self.taken |= {symbol_name(symbol) for symbol in self.signature.symbols}
 
     # ---- values
@@ -266,7 +266,7 @@ class Values:
                 count = self.bind(node.which, Value(self.arange(size), "i64", axes=1))
                 return replace(count, dtype="f64") if self.wants_double else count
             case "visible_count", Mask() as mask:
-                return self.visible_count(mask)
+                return maps.visible_count(self, mask)
         raise TypeError(f"no builtin {node.which!r}")
 
     @property
@@ -283,11 +283,7 @@ class Values:
         """A value that every token has, given or not: its position, the length of its sequence."""
         place: Place = "row" if self.context.at_row else "token"
         code = self.need(f"{name}_q" if place == "row" else name)
-        return self.doubled(Value(code, "i64", place, batched=name.startswith("position")))
-
-    def visible_count(self, mask: Mask) -> Value:
-        """How many keys the mask shows to each query."""
-        return maps.visible_count(self, mask)
+        return self.doubled(Value(code, "i64", place, batched=name not in ("position", "length")))
 
     def output_name(self, k: int) -> str:
         """The result of attention k."""
@@ -386,28 +382,3 @@ def finest(heads: Iterable[Heads]) -> Heads:
     """Shared < KVHead < Head."""
     found = set(heads)
     return "Head" if "Head" in found else "KVHead" if "KVHead" in found else None
-
-
-_MODULE_NAMES = frozenset(
-    [
-        *(
-            "torch",
-            "math",
-            "F",
-            "np",
-            "o",
-            "lse",
-            "do",
-            "dv",
-            "delta",
-            "B",
-            "T_q",
-            "T_k",
-            "H",
-            "KV",
-        ),
-        *("G", "rows", "starts", "head", "each_head", "each_kv_head", "position", "length"),
-        *("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "positions", "return_lse"),
-        *("sum", "max", "min", "abs"),
-    ]
-)

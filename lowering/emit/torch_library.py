@@ -119,7 +119,7 @@ def counted_positions(call, device):
 ''',
     "sequence_lengths": '''
 def sequence_lengths(call, device):
-    """How many keys the sequence has: for each token [1, time_k, 1] and each query [1, time_q, 1]."""
+    """How many keys a sequence has, by token [1, time_k, 1] and by query [1, time_q, 1]."""
     if call.cu_seqlens_k is None:
         length = torch.full((1, 1, 1), call.T_k, device=device)
         return length.expand(1, call.T_k, 1), length.expand(1, call.T_q, 1)
@@ -128,7 +128,7 @@ def sequence_lengths(call, device):
 ''',
     "fold_heads": '''
 def fold_heads(gradient, like, axis):
-    """A gradient summed over the query heads that share a head of `like`, in its shape and dtype."""
+    """A gradient summed over the query heads that share a head of `like`, shaped like it."""
     heads = like.shape[axis]
     if gradient.shape[axis] != heads:
         gradient = gradient.unflatten(axis, (heads, -1)).sum(axis + 1)

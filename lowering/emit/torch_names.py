@@ -20,6 +20,31 @@ from gnomon.dsl.nodes import (
     walk,
 )
 
+MODULE_NAMES = frozenset(
+    [
+        *(
+            "torch",
+            "math",
+            "F",
+            "np",
+            "o",
+            "lse",
+            "do",
+            "dv",
+            "delta",
+            "B",
+            "T_q",
+            "T_k",
+            "H",
+            "KV",
+        ),
+        *("G", "rows", "starts", "head", "each_head", "each_kv_head", "position", "length"),
+        *("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "positions", "return_lse"),
+        *("sum", "max", "min", "abs"),
+    ]
+)
+"""What names in a generated module mean already."""
+
 _FUNCTIONS = {
     "+": "total",
     "-": "difference",
