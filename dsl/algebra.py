@@ -136,7 +136,7 @@ class Algebra:
 
     def product(self, node: Expr) -> Expr:
         """Multiply out: a * (c * b) / 2 -> 0.5 * c * a * b, grouped by place."""
-        return self.multiplied(self.factors(node), real=kind(node).element == "real")
+        return self.multiplied(self.factors(node))
 
     def factors(self, x: Expr) -> Factors:
         """What the product x is made of."""
@@ -186,8 +186,8 @@ class Algebra:
             return base, power < 0
         return Apply("**", (base, Constant(power))), False
 
-    def multiplied(self, found: Factors, real: bool) -> Expr:
-        """The product of factors, in its normal form; `real` says of what element."""
+    def multiplied(self, found: Factors) -> Expr:
+        """The product of factors, in its normal form; 1.0 * i stays real, 2.0 * x is 2 * x."""
         number, under = found.number, list(found.under)
         if found.divisor != 1:
             ratio = number / found.divisor
@@ -196,10 +196,8 @@ class Algebra:
             else:
                 under.append(Constant(whole(found.divisor)))
         others = [*found.over, *found.under]
-        if real and (found.under or any(kind(x).element == "real" for x in others)):
+        if found.under or any(kind(x).element == "real" for x in others):
             number = whole(number)
-        elif real:
-            number = float(number)
         if not others:
             return Constant(number)
         if number == -1 and isinstance(number, int):
@@ -282,7 +280,7 @@ class Algebra:
         """1 + (b - (c - a)) -> a + b - c + 1, grouped by place; prefix sums meet to decays."""
         terms: list[Term] = []
         number = self._terms(node, 1, terms, None)
-        return self._added(terms, number, real=kind(node).element == "real")
+        return self._added(terms, number)
 
     def _terms(self, x: Expr, sign: int, terms: list[Term], read: Read | None) -> Number:
         """Collect the terms of x; their numbers are returned, added up."""
@@ -306,14 +304,12 @@ class Algebra:
             found = self.factors(x)
             if found.number < 0:
                 found.number = -found.number
-                return -1, self.multiplied(found, real=kind(x).element == "real")
+                return -1, self.multiplied(found)
         return 1, x
 
-    def _added(self, terms: list[Term], number: Number, real: bool) -> Expr:
-        if real and any(kind(x).element == "real" for _, x in terms):
+    def _added(self, terms: list[Term], number: Number) -> Expr:
+        if any(kind(x).element == "real" for _, x in terms):
             number = whole(number)
-        elif real:
-            number = float(number)
         if not terms:
             return Constant(number)
         sign, value = self._sum(self._meet(terms), number)

@@ -189,7 +189,7 @@ class Rules:
         if abs(found.number) != 2 * math.pi or found.divisor != 1:
             return None
         turns = Factors(1, 1, found.over, found.under)
-        return Apply("cos_turns", (self.algebra.multiplied(turns, real=True),))
+        return Apply("cos_turns", (self.algebra.multiplied(turns),))
 
     def _matrix(self, node: Apply) -> Expr | None:
         """A matrix times a number: the numbers meet in front, -(-A) -> A."""

@@ -145,7 +145,7 @@ def _scales(variant: Variant) -> dict[Expr, Expr | None]:
     def visit(x: Expr, scale: Factors) -> None:
         if isinstance(x, Dot):
             plain = scale.plain and scale.divisor == 1 and not scale
-            found.setdefault(x, None if plain else algebra.multiplied(scale, real=True))
+            found.setdefault(x, None if plain else algebra.multiplied(scale))
         elif isinstance(x, Apply) and x.fn in ("*", "/"):
             factors = algebra.factors(x)
             host = factors.split(is_host)
