@@ -19,7 +19,7 @@ from gnomon.lowering.emit import numba_helpers
 from gnomon.lowering.emit.fuse import Alone, Block, Rows, fuse
 from gnomon.lowering.emit.normal import Step, Steps, steps
 from gnomon.lowering.emit.numba_copies import Copies
-from gnomon.lowering.emit.numba_expressions import Writer, number
+from gnomon.lowering.emit.numba_expressions import Writer, assignment, number
 from gnomon.lowering.emit.numba_rows import Loops
 from gnomon.lowering.emit.storage import Storage, storage
 from gnomon.lowering.emit.text import (
@@ -179,9 +179,8 @@ class _Printer:
         step, writer = block.step, self.writer
         match step.kind, step.stmt, step.value:
             case "scalar", _, value:
-                self.say(
-                    depth, f"{writer.name(step.ref)} = ", writer.real(value, step.ref.type.dtype)
-                )
+                code = writer.real(value, step.ref.type.dtype)
+                self.lines += assignment(writer.name(step.ref), code, depth)
             case "fill", _, tile.Full(value, type):
                 self.fill(step.ref, value, type.dtype, depth)
             case "copy", _, Load() as load:

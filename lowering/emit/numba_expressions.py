@@ -6,13 +6,27 @@ on in fp64; integers beside reals are converted for the same reason. Conditions 
 """
 
 import math
+import re
 from dataclasses import dataclass, field
 
 from gnomon.lowering import tile
-from gnomon.lowering.emit.text import Code, atom, call, infix, literal, prefix, ternary
+from gnomon.lowering.emit.text import (
+    INDENT,
+    WIDTH,
+    Code,
+    atom,
+    call,
+    infix,
+    literal,
+    prefix,
+    statement,
+    ternary,
+)
 from gnomon.lowering.tile import DType, Expr, Load, Number, Op, Ref, type_of
 
-_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+_NAMED = {math.log2(math.e): "LOG2E", math.log(2): "LN2"}
+"""Numbers that the preamble of a file has names for."""
 _RANK: dict[DType, int] = {"bool": 0, "i32": 1, "i64": 2, "io": 3, "f32": 3, "f64": 4}
 _CASTS = {"f32": "f32", "io": "f32", "f64": "f64", "i32": "i64", "i64": "i64", "bool": "bool"}
 _WORDS = {
@@ -98,12 +112,14 @@ class Writer:
             return infix("&" if fn == "and" else "|", a, b)
         if fn == "not":
             return prefix("not", self.code(args[0]))
-        if fn in _COMPARISONS:
+        if fn in _MIRRORED:
             dtype = _widest(args)
+            if isinstance(args[0], Number):
+                fn, args = _MIRRORED[fn], args[::-1]
         return self._function(fn, args, [self.real(x, dtype) for x in args], dtype)
 
     def _function(self, fn: str, args: tuple[Expr, ...], codes: list[Code], dtype: DType) -> Code:
-        if fn in ("+", "-", "*", "/", "//", "%", *_COMPARISONS):
+        if fn in ("+", "-", "*", "/", "//", "%", *_MIRRORED):
             return infix(fn, *codes)
         one = number(1, dtype)
         match fn:
@@ -147,6 +163,25 @@ class Writer:
         return made
 
 
+def assignment(target: str, code: Code, depth: int, scalar: str = "") -> list[str]:
+    """Print target = code; a long value of two operands is made in two steps, in a scalar."""
+    name = scalar or target
+    flat = f"{INDENT * depth}{target} = {code}"
+    if len(flat) <= WIDTH or len(code.chain) != 2 or code.chain[1][0] not in "+-*/&|":
+        return statement(f"{target} = ", code, depth)
+    (_, first), (operator, second) = code.chain
+    if re.search(rf"\b{name}\b", second.text):
+        return statement(f"{target} = ", code, depth)
+    lines = assignment(name, _bare(first), depth)
+    lines += statement(f"{name} {operator}= ", _bare(second), depth)
+    return lines if name == target else [*lines, f"{INDENT * depth}{target} = {name}"]
+
+
+def _bare(code: Code) -> Code:
+    """Code without the parentheses around it."""
+    return code.items[0] if code.plain and str(code) == f"({code.items[0]})" else code
+
+
 def number(value: int | float, dtype: DType) -> Code:
     """A literal of a dtype."""
     if dtype in ("i32", "i64"):
@@ -155,6 +190,8 @@ def number(value: int | float, dtype: DType) -> Code:
         return atom(str(bool(value)))
     value = float(value)
     start = "" if dtype == "f64" else "f32"
+    if start and value in _NAMED:
+        return atom(_NAMED[value])
     if math.isnan(value):
         return atom("np.nan" if dtype == "f64" else "NAN")
     if math.isinf(value):

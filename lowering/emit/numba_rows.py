@@ -11,9 +11,9 @@ for r in range(BM):
 from dataclasses import dataclass
 
 from gnomon.lowering.emit.fuse import Member, Rows
-from gnomon.lowering.emit.numba_expressions import Writer, number
+from gnomon.lowering.emit.numba_expressions import Writer, assignment, number
 from gnomon.lowering.emit.storage import Storage
-from gnomon.lowering.emit.text import INDENT, Code, atom, call, remark, statement
+from gnomon.lowering.emit.text import INDENT, WIDTH, Code, atom, call, remark, statement
 from gnomon.lowering.tile import Expr, Reduce, Ref, type_of
 
 
@@ -87,13 +87,13 @@ class Loops:
         code = writer.real(value, ref.type.dtype)
         if ref.name in self.storage.local:
             writer.local[ref.name] = writer.name(ref)
-            return statement(f"{writer.name(ref)} = ", code, depth)
+            return assignment(writer.name(ref), code, depth)
         place = writer.place(ref)
         if carried or ref.name not in self.storage.both:
-            return statement(f"{place} = ", code, depth)
+            return assignment(place, code, depth, self._element(ref))
         element = self._element(ref)
         writer.local[ref.name] = element
-        return [*statement(f"{element} = ", code, depth), f"{INDENT * depth}{place} = {element}"]
+        return [*assignment(element, code, depth), f"{INDENT * depth}{place} = {element}"]
 
     def _element(self, ref: Ref) -> str:
         """The scalar beside a buffer."""
@@ -121,7 +121,7 @@ class Loops:
         assert isinstance(value, Reduce)
         name, x = self._accumulator(member), self.writer.code(value.x)
         if value.fn == "sum":
-            return statement(f"{name} += ", x, depth)
+            return _added(name, x, depth)
         x = call("ordered", x) if _is_ordered(value) else x
         return statement(f"{name} = ", call(value.fn, atom(name), x), depth)
 
@@ -149,8 +149,17 @@ class Loops:
         place = self.writer.place(ref) if ref.type.shape else self.writer.name(ref)
         x = self.writer.code(value.x)
         if value.fn == "sum":
-            return statement(f"{place} += ", x, depth)
+            return _added(place, x, depth, self._element(ref))
         return statement(f"{place} = ", call(value.fn, atom(place), x), depth)
+
+
+def _added(target: str, x: Code, depth: int, scalar: str = "") -> list[str]:
+    """Print target += x; a long x is made in a step of its own."""
+    line = f"{INDENT * depth}{target} += {x}"
+    if len(line) <= WIDTH or len(x.chain) != 2:
+        return statement(f"{target} += ", x, depth)
+    term = f"{scalar or target}_term"
+    return [*assignment(term, x, depth), f"{INDENT * depth}{target} += {term}"]
 
 
 def _is_ordered(value: Expr) -> bool:

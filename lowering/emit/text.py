@@ -113,7 +113,8 @@ def ternary(condition: Code, a: Code, b: Code) -> Code:
     """A if condition else b."""
     level = LEVELS["if"]
     a, condition = grouped(a, level + 1), grouped(condition, level + 1)
-    return Code(f"{a} if {condition} else {grouped(b, level)}", level)
+    b = grouped(b, level)
+    return Code(f"{a} if {condition} else {b}", level, (("", a), ("if", condition), ("else", b)))
 
 
 def statement(start: str, code: Code, depth: int, end: str = "") -> list[str]:
