@@ -101,12 +101,12 @@ SAME: dict[str, tuple[Bias, Bias]] = {
         lambda g, b, m: gn.rsqrt_dim(Dim) * m,
     ),
     "powers of shapes": (
-        lambda g, b, m: m * gn.dim(Dim) ** -1 / gn.dim(Dim) ** -1.0 / gn.dim(Dim) ** 2,
-        lambda g, b, m: m / gn.dim(Dim) * gn.dim(Dim) * gn.dim(Dim) ** -2,
+        lambda g, b, m: m * gn.dim(Dim) ** -1 + m / gn.dim(Dim) ** 2,
+        lambda g, b, m: m * gn.dim(Dim) ** -2.0 + m / gn.dim(Dim),
     ),
     "signs of equal terms": (
         lambda g, b, m: -gn.decay(g) + (gn.decay(g) + gn.decay(g)),
-        lambda g, b, m: gn.decay(g) - gn.decay(g) + gn.decay(g),
+        lambda g, b, m: gn.decay(g) + gn.decay(g) - gn.decay(g),
     ),
     "order": (
         lambda g, b, m: m * (gn.at_key(b) * gn.at_query(g)) + (gn.at_key(g) + m),
