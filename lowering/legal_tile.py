@@ -8,7 +8,6 @@ one index and one limit for each axis; the operands of an `Op` are within its sh
 
 from collections.abc import Iterator
 
-from gnomon.lowering.passes.remove_dead import names_in
 from gnomon.lowering.tile import (
     Expr,
     For,
@@ -22,6 +21,7 @@ from gnomon.lowering.tile import (
     Store,
     Tensor,
     expressions,
+    names_in,
     operands,
     type_of,
     walk,

@@ -208,8 +208,14 @@ def expr_text(expr: tile.Expr) -> str:
     raise TypeError(f"no text for {type(expr).__name__}")
 
 
+def _operand_text(expr: tile.Expr) -> str:
+    """The text of an operand: what has a fill value stands in brackets, so that its end shows."""
+    filled = isinstance(expr, tile.Load) and any(x is not None for x in expr.limits)
+    return f"({expr_text(expr)})" if filled else expr_text(expr)
+
+
 def _op_text(op: tile.Op) -> str:
-    args = [expr_text(arg) for arg in op.args]
+    args = [_operand_text(arg) for arg in op.args]
     if op.fn == "neg":
         return f"-{args[0]}"
     if op.fn in _INFIX and len(args) == 2:

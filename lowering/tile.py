@@ -334,6 +334,13 @@ def operands(expr: Expr) -> tuple[Expr, ...]:
     return ()
 
 
+def names_in(expr: Expr) -> set[str]:
+    """Every name that an expression reads."""
+    if isinstance(expr, Ref):
+        return {expr.name}
+    return {name for part in operands(expr) for name in names_in(part)}
+
+
 def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """Every statement, loops before their bodies."""
     for stmt in body:

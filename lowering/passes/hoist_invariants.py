@@ -10,8 +10,7 @@ they give it to different values it stays inside both.
 
 from dataclasses import replace
 
-from gnomon.lowering.passes.remove_dead import names_in
-from gnomon.lowering.tile import Expr, For, Kernel, Let, Remark, Set, Stmt, type_of, walk
+from gnomon.lowering.tile import For, Kernel, Let, Remark, Set, Stmt, names_in, type_of, walk
 
 
 def hoist_invariants(kernel: Kernel) -> Kernel:

@@ -9,16 +9,14 @@ from dataclasses import replace
 
 from gnomon.lowering.tile import (
     Blank,
-    Expr,
     For,
     Kernel,
     Let,
-    Ref,
     Remark,
     Set,
     Stmt,
     expressions,
-    operands,
+    names_in,
     walk,
 )
 
@@ -31,13 +29,6 @@ def remove_dead(kernel: Kernel) -> Kernel:
         if smaller == body:
             return replace(kernel, body=_tidy(body))
         body = smaller
-
-
-def names_in(expr: Expr) -> set[str]:
-    """Every name that an expression reads."""
-    if isinstance(expr, Ref):
-        return {expr.name}
-    return {name for part in operands(expr) for name in names_in(part)}
 
 
 def _live(body: tuple[Stmt, ...]) -> set[str]:

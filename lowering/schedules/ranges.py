@@ -2,32 +2,50 @@
 
 A mask becomes a list of spans. A span has the elements that *some* line of the stationary tile sees
 and, inside them, those that *every* line sees; each rule gives both by interval arithmetic on the
-tile's first and last position, `and` intersects, `or` unites. A span is walked by at most three
-loops: an edge with masks, an interior without, an edge with masks. Rules that know no interval
-(documents, selected blocks) see everything and fill nothing.
+tile's first and last position. `and` intersects. `or` unites: two spans stay apart where the second
+is known not to start before the first; else they become one that has both. A span is walked by at
+most three loops: an edge with masks, an interior without, an edge with masks. Rules that know no
+interval (documents, selected blocks) see everything and fill nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal, cast
 
 from gnomon.dsl.nodes import Mask
 from gnomon.lowering.build import Block, Operand, lift
 from gnomon.lowering.tile import Expr, Number, Ref
 
-Interval = tuple[Expr, Expr]
+ZERO = Number(0, "i32")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Elements max(0, *lows) <= e < min(total, *highs) of the moving axis."""
+
+    lows: tuple[Expr, ...] = ()
+    highs: tuple[Expr, ...] = ()
+
+    def contains(self, other: "Interval") -> bool:
+        """Whether it has all of the other, as far as the terms tell."""
+        return set(self.lows) <= set(other.lows) and set(self.highs) <= set(other.highs)
+
+    def touches(self, other: "Interval") -> bool:
+        """Whether both start, or both end, in one place: then their union has no gap."""
+        return set(self.lows) == set(other.lows) or set(self.highs) == set(other.highs)
+
+    def meet(self, other: "Interval") -> "Interval":
+        """What both have."""
+        return Interval(_union(self.lows, other.lows), _union(self.highs, other.highs))
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Elements [some[0], some[1]) of the moving axis; every line sees [every[0], every[1]).
-
-    `every` is None where there is no interior. `rank` orders the spans of a union along the axis.
-    """
+    """What some line sees, and what every line sees; `every` is None where there is no interior."""
 
     some: Interval
     every: Interval | None
-    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,128 +67,102 @@ class Ranges:
 
     def __init__(self, block: Block, tile: Stationary, step: Ref) -> None:
         self.block, self.tile, self.step = block, tile, step
+        self.to_end = False
 
     # -- arithmetic that folds what is known
 
-    def add(self, a: Operand, b: Operand) -> Expr:
-        """The sum, folded where a side is a number."""
-        x, y = lift(a), lift(b)
-        if isinstance(x, Number) and isinstance(y, Number):
-            return Number(int(x.value + y.value), "i32")
-        if isinstance(y, Number):
-            if y.value == 0:
-                return x
-            return self.block.op("-" if y.value < 0 else "+", x, abs(int(y.value)))
-        if isinstance(x, Number) and x.value == 0:
-            return y
-        return self.block.op("+", x, y)
+    def add(self, a: Expr, b: int) -> Expr:
+        """The sum with a number."""
+        if isinstance(a, Number):
+            return Number(int(a.value) + b, "i32")
+        return a if b == 0 else self.block.op("-" if b < 0 else "+", a, abs(b))
 
     def sub(self, a: Expr, b: Expr) -> Expr:
         """The difference, folded where the second side is a number."""
-        if isinstance(b, Number):
-            return self.add(a, -int(b.value))
-        return self.block.op("-", a, b)
+        return self.add(a, -int(b.value)) if isinstance(b, Number) else self.block.op("-", a, b)
 
-    def least(self, a: Expr, b: Expr) -> Expr:
+    def least(self, a: Operand, b: Operand) -> Expr:
         """The smaller one."""
-        return a if a == b else self.block.op("minimum", a, b)
+        return lift(a) if a == b else self.block.op("minimum", a, b)
 
-    def most(self, a: Expr, b: Expr) -> Expr:
+    def most(self, a: Operand, b: Operand) -> Expr:
         """The greater one."""
-        return a if a == b else self.block.op("maximum", a, b)
+        return lift(a) if a == b else self.block.op("maximum", a, b)
 
     # -- spans
 
     def spans(self, mask: Mask) -> list[Span]:
         """The spans of a mask in the order in which they are walked."""
-        match mask.rule:
-            case "and":
-                left, right = (self.spans(cast(Mask, part)) for part in mask.operands)
-                return [self._meet(a, b) for a in left for b in right]
-            case "or":
-                left, right = (self.spans(cast(Mask, part)) for part in mask.operands)
-                return self._unite(left + right)
-        return [self._rule(mask)]
+        if mask.rule not in ("and", "or"):
+            return [self._rule(mask)]
+        left, right = (self.spans(cast(Mask, part)) for part in mask.operands)
+        if mask.rule == "or":
+            return self._unite(left + right)
+        return self._unite([_meet(a, b) for a in left for b in right])
 
     def _rule(self, mask: Mask) -> Span:
-        zero: Expr = Number(0, "i32")
-        whole: Interval = (zero, self.tile.total)
         first, end = self.tile.first, self.tile.end
         match mask.rule, self.tile.side:
             case "everything", _:
-                return Span(whole, whole)
+                return Span(Interval(), Interval())
             case "causal", "row":
                 less = -1 if mask.operands[0] else 0
-                return Span((zero, self.add(end, less)), (zero, self.add(first, 1 + less)))
+                seen, filled = self.add(end, less), self.add(first, 1 + less)
+                return Span(Interval(highs=(seen,)), Interval(highs=(filled,)))
             case "causal", "column":
                 more = 1 if mask.operands[0] else 0
-                start, filled = self.add(first, more), self.add(end, more - 1)
-                return Span(self._moving(start, whole[1]), self._moving(filled, whole[1]))
+                seen, filled = self.add(first, more), self.add(end, more - 1)
+                return Span(self._between(seen, None), self._between(filled, None))
             case "window", _:
                 size = int(cast(int, mask.operands[0]))
-                some = (self.add(first, 1 - size), self.add(end, size - 1))
-                every = (self.add(end, -size), self.add(first, size))
                 return Span(
-                    self._moving(*some), self._moving(*every), 1 if self.tile.side == "row" else 0
+                    self._between(self.add(first, 1 - size), self.add(end, size - 1)),
+                    self._between(self.add(end, -size), self.add(first, size)),
                 )
-            case "first_keys", "row":
-                count = self.least(Number(int(cast(int, mask.operands[0])), "i32"), self.tile.total)
-                return Span((zero, count), (zero, count))
-            case "first_keys", "column":
-                count = Number(int(cast(int, mask.operands[0])), "i32")
-                total = self.tile.total
-                seen = self.block.op("where", self.block.op("<", first, count), zero, total)
-                filled = self.block.op("where", self.block.op("<=", end, count), zero, total)
-                return Span((seen, total), (filled, total), 1)
-        return Span(whole, None)
+            case "first_keys", _:
+                return self._first_keys(int(cast(int, mask.operands[0])))
+        return Span(Interval(), None)
 
-    def _moving(self, low: Expr, high: Expr) -> Interval:
-        """Positions to elements of the moving axis, except where the end of the axis is meant."""
-        ends = tuple(
-            x if x is self.tile.total else self.sub(x, self.tile.shift) for x in (low, high)
-        )
-        return cast(Interval, ends)
+    def _first_keys(self, count: int) -> Span:
+        if self.tile.side == "row":
+            keys = Interval(highs=(Number(count, "i32"),))
+            return Span(keys, keys)
+        # every query or none: said by the start where all spans end together, else by the end
+        op, total = self.block.op, self.tile.total
+        shown, hidden = (ZERO, total) if self.to_end else (total, ZERO)
+        seen = (op("where", op("<", self.tile.first, count), shown, hidden),)
+        filled = (op("where", op("<=", self.tile.end, count), shown, hidden),)
+        if self.to_end:
+            return Span(Interval(lows=seen), Interval(lows=filled))
+        return Span(Interval(highs=seen), Interval(highs=filled))
 
-    def _meet(self, a: Span, b: Span) -> Span:
-        every = None
-        if a.every is not None and b.every is not None:
-            every = self._intersect(a.every, b.every)
-        return Span(self._intersect(a.some, b.some), every, max(a.rank, b.rank))
-
-    def _intersect(self, a: Interval, b: Interval) -> Interval:
-        zero = Number(0, "i32")
-        low = b[0] if a[0] == zero else a[0] if b[0] == zero else self.most(a[0], b[0])
-        total = self.tile.total
-        high = b[1] if a[1] is total else a[1] if b[1] is total else self.least(a[1], b[1])
-        return low, high
+    def _between(self, low: Expr, high: Expr | None) -> Interval:
+        """From position to position, as elements of the moving axis."""
+        shift = self.tile.shift
+        ends = () if high is None else (self.sub(high, shift),)
+        return Interval((self.sub(low, shift),), ends)
 
     def _unite(self, spans: list[Span]) -> list[Span]:
+        """Spans of which each is known to start not before the one in front of it."""
         merged: list[Span] = []
-        for span in sorted(spans, key=lambda s: s.rank):
-            last = merged[-1] if merged else None
-            if last is not None and (last.some[0] == span.some[0] or last.some[1] is span.some[1]):
-                merged[-1] = self._join(last, span)
-            elif last is not None and last.rank == span.rank:
-                hull = (
-                    self.least(last.some[0], span.some[0]),
-                    self.most(last.some[1], span.some[1]),
-                )
-                merged[-1] = Span(hull, None, span.rank)
-            else:
-                merged.append(span)
+        for span in sorted(spans, key=lambda s: len(s.some.lows)):
+            while merged and not _is_behind(span.some, merged[-1].some):
+                span = self._join(merged.pop(), span)
+            merged.append(span)
         return merged
 
     def _join(self, a: Span, b: Span) -> Span:
-        """Two spans that start, or end, together."""
-        some = self._hull(a.some, b.some)
-        if a.every is None or b.every is None:
-            return Span(some, a.every or b.every, a.rank)
-        return Span(some, self._hull(a.every, b.every), a.rank)
+        every = a.every or b.every
+        if a.every is not None and b.every is not None and a.every.touches(b.every):
+            every = self._hull(a.every, b.every)
+        return Span(self._hull(a.some, b.some), every)
 
     def _hull(self, a: Interval, b: Interval) -> Interval:
-        if a[0] == b[0]:
-            return a[0], self.most(a[1], b[1])
-        return self.least(a[0], b[0]), a[1]
+        """The smallest interval around both."""
+        return Interval(
+            _around(a.lows, b.lows, self.most, self.least),
+            _around(a.highs, b.highs, self.least, self.most),
+        )
 
     # -- loops
 
@@ -181,16 +173,20 @@ class Ranges:
 
         `interior`: a condition under which there may be unmasked tiles at all (None: always).
         """
-        zero: Expr = Number(0, "i32")
-        previous: Expr = zero
+        previous: Expr = ZERO
+        self.to_end = _runs_to_the_end(mask)
         spans = self.spans(mask)
         for number, span in enumerate(spans):
             tag = "" if len(spans) == 1 else f"_{number + 1}"
-            low, high = self._clipped(span.some)
-            start = low if low == zero else self._let(f"start{tag}", self._round_down(low))
+            start: Expr = ZERO
+            if span.some.lows:
+                start = self._let(f"start{tag}", self._round_down(self._low(span.some)))
             if number > 0:
                 start = self._let(f"next{tag}", self.most(start, previous))
-            stop = self._let(f"stop{tag}", high) if not isinstance(high, Ref) else high
+            stop = self.tile.total
+            if span.some.highs:
+                high = reduce(self.least, span.some.highs)
+                stop = self._let(f"stop{tag}", self.least(high, stop))
             if span.every is None:
                 yield start, stop, True
             else:
@@ -200,28 +196,22 @@ class Ranges:
     def _three(
         self, every: Interval, start: Expr, stop: Expr, tag: str, interior: Expr | None
     ) -> Iterator[tuple[Expr, Expr, bool]]:
-        zero = Number(0, "i32")
-        low, high = every
         full = start
-        if low != zero:
-            edge = self.most(self._round_up(self.most(low, zero)), start)
+        if every.lows:
+            edge = self.most(self._round_up(self._low(every)), start)
             full = self._let(f"full{tag}", edge)
-        end = self._round_down(
-            self.most(self.least(high, stop) if high is not stop else high, zero)
-        )
+        end = self.least(reduce(self.least, every.highs), stop) if every.highs else stop
+        end = self._round_down(self.most(end, ZERO))
         if interior is not None:
             end = self.block.op("where", interior, end, full)
-        full_stop = self._let(f"full_stop{tag}", self.most(end, full) if full != zero else end)
+        full_stop = self._let(f"full_stop{tag}", self.most(end, full) if full != ZERO else end)
         if full is not start:
             yield start, self.least(full, stop), True
         yield full, full_stop, False
         yield full_stop, stop, True
 
-    def _clipped(self, some: Interval) -> Interval:
-        zero, total = Number(0, "i32"), self.tile.total
-        low = some[0] if some[0] == zero else self.most(some[0], zero)
-        high = some[1] if some[1] is total else self.least(some[1], total)
-        return low, high
+    def _low(self, interval: Interval) -> Expr:
+        return self.most(reduce(self.most, interval.lows), ZERO)
 
     def _round_down(self, x: Expr) -> Expr:
         return self.block.op("*", self.block.op("//", x, self.step), self.step)
@@ -231,3 +221,38 @@ class Ranges:
 
     def _let(self, name: str, value: Expr) -> Expr:
         return self.block.let(name, value)
+
+
+def _runs_to_the_end(mask: Mask) -> bool:
+    """Whether the queries of a key, where it has any, reach to the last one."""
+    if mask.rule in ("and", "or"):
+        return all(_runs_to_the_end(cast(Mask, part)) for part in mask.operands)
+    return mask.rule != "window"
+
+
+def _meet(a: Span, b: Span) -> Span:
+    every = None if a.every is None or b.every is None else a.every.meet(b.every)
+    return Span(a.some.meet(b.some), every)
+
+
+def _is_behind(a: Interval, b: Interval) -> bool:
+    """Whether `a` starts nowhere before `b`, and both are worth loops of their own."""
+    return set(b.lows) < set(a.lows) and not b.contains(a) and not a.touches(b)
+
+
+def _union(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    return tuple(dict.fromkeys(a + b))
+
+
+def _around(
+    a: tuple[Expr, ...],
+    b: tuple[Expr, ...],
+    inner: Callable[[Expr, Expr], Expr],
+    outer: Callable[[Expr, Expr], Expr],
+) -> tuple[Expr, ...]:
+    """outer(inner(*a), inner(*b)) as terms of `inner`: what both have stays, the rest is one."""
+    common = tuple(x for x in a if x in b)
+    rest_a, rest_b = ([x for x in side if x not in common] for side in (a, b))
+    if not rest_a or not rest_b:
+        return common
+    return (*common, outer(reduce(inner, rest_a), reduce(inner, rest_b)))
