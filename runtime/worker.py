@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import IO, Any, Self
 
 _LENGTH = 8
 _PATIENCE = 1.0
@@ -103,18 +103,18 @@ class Worker:
         self.close()
 
 
-def _send(stream: BinaryIO, message: object) -> None:
+def _send(stream: IO[bytes], message: object) -> None:
     data = pickle.dumps(message)
     stream.write(len(data).to_bytes(_LENGTH, "little") + data)
     stream.flush()
 
 
-def _receive(stream: BinaryIO, deadline: float) -> Any:
+def _receive(stream: IO[bytes], deadline: float) -> Any:
     size = int.from_bytes(_read(stream, _LENGTH, deadline), "little")
     return pickle.loads(_read(stream, size, deadline))
 
 
-def _read(stream: BinaryIO, size: int, deadline: float) -> bytes:
+def _read(stream: IO[bytes], size: int, deadline: float) -> bytes:
     parts, missing = [], size
     while missing:
         ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))

@@ -28,6 +28,7 @@ VALUE = ("batch", "time_k", "kv_head", "DV")
 OUTPUT = ("batch", "time_q", "head", "DV")
 GATE = ("batch", "time_k", "head")
 STATISTIC = ("batch", "time_q", "head")
+Param = Tensor | Scalar | Tunable
 WIDTHS = (("BD0", "D0"), ("BV", "DV"))
 
 Q = Tensor("q", QUERY, "io", "in")
@@ -183,7 +184,7 @@ def gather() -> Kernel:
         row = Load(t, (o_m, Number(0, "i32"), o_t), (scalar("T_q"), None, None))
         b_s = b.let("b_s", b.op("+", row, Load(u, (o_t,), (None,))))
         b.add(Store(out, (o_m, o_n), b_s, (scalar("T_q"), scalar("T_k"))))
-    params = (
+    params: tuple[Param, ...] = (
         t,
         u,
         out,
@@ -209,7 +210,7 @@ def scatter() -> Kernel:
         b.add(tile.Scatter(dt, (o_m, zero), o_t, b_g, (scalar("T_q"), None, None)))
         doubled = b.op("*", b_g, 2.0)
         b.add(tile.Scatter(du, (scalar("i_m"),), o_t, doubled, (None, None)))
-    params = (
+    params: tuple[Param, ...] = (
         g,
         dt,
         du,
@@ -238,7 +239,7 @@ def channel_sum() -> Kernel:
         index = (o_m, scalar("i_h"), o_n)
         b.add(Store(out, index, b_s, (scalar("T_q"), None, scalar("T_k"))))
     names = ("T_q", "T_k", "H", "NM", "E0")
-    params = (
+    params: tuple[Param, ...] = (
         w,
         a,
         out,
@@ -252,20 +253,49 @@ def channel_sum() -> Kernel:
     return Kernel("channel_sum", "A hidden layer.", params, grid, tuple(b.body), b.order, widths)
 
 
-def pointwise(fn: str, operands: int, *, dtype: tile.DType = "f32") -> Kernel:
-    """out[i] = fn(x[i]), or fn(x[i], y[i])."""
+def transposed() -> Kernel:
+    """out[j, i] = x[i, j] + 2 y[j, i]: the extents of one operand stand the other way."""
+    b = Block(("BM", "BN"))
+    x, y = (Tensor(name, ("time_q", "time_k"), "io", "in") for name in "xy")
+    out = Tensor("out", ("time_k", "time_q"), "f32", "out")
+    o_m, o_n = b.let("o_m", Arange("BM")), b.let("o_n", Arange("BN"))
+    b_x = b.let("b_x", Load(x, (o_m, o_n), (scalar("T_q"), scalar("T_k"))))
+    b_y = b.let("b_y", Load(y, (o_n, o_m), (scalar("T_k"), scalar("T_q"))))
+    value = b.op("+", b_x, b.op("*", b_y, 2))
+    b.add(Store(out, (o_n, o_m), value, (scalar("T_k"), scalar("T_q"))))
+    params: tuple[Param, ...] = (
+        x,
+        y,
+        out,
+        Scalar("T_q", "i32"),
+        Scalar("T_k", "i32"),
+        Tunable("BM"),
+        Tunable("BN"),
+    )
+    return Kernel("transposed", "A transpose.", params, (("i_m", scalar("NM")),), tuple(b.body))
+
+
+def pointwise(
+    fn: str,
+    operands: int,
+    *,
+    dtype: tile.DType = "f32",
+    before: tuple[float, ...] = (),
+    after: tuple[float, ...] = (),
+) -> Kernel:
+    """out[i] = fn(*before, x[i], *after), or of x[i] and y[i]."""
     b = Block(("BM", "BN"))
     tensors = [Tensor(name, ("time_q",), dtype, "in") for name in "xy"[:operands]]
     o_m = b.let("o_m", b.op("+", b.op("*", scalar("i_m"), scalar("BM")), Arange("BM")))
-    values: list[Operand] = []
+    values: list[Operand] = [*before]
     for tensor in tensors:
         load = Load(tensor, (o_m,), (scalar("T_q"),), 1)
         values.append(b.let(f"b_{tensor.name}", load))
-    value = b.op(fn, *values)
+    value = b.op(fn, *values, *after)
     out = Tensor("out", ("time_q",), tile.type_of(value).dtype, "out")
     b.add(Store(out, (o_m,), value, (scalar("T_q"),)))
-    params = (*tensors, out, Scalar("T_q", "i32"), Tunable("BM"))
-    words = {"//": "floor_div", "%": "floor_mod", "**": "power"}
+    params: tuple[Param, ...] = (*tensors, out, Scalar("T_q", "i32"), Tunable("BM"))
+    words = {"//": "floor_div", "%": "floor_mod", "**": "power", "<=": "at_most"}
     name = f"apply_{words.get(fn, fn)}_{dtype}"
     grid = (("i_m", b.op("cdiv", scalar("T_q"), scalar("BM"))),)
     return Kernel(name, f"The function {fn}.", params, grid, tuple(b.body))
