@@ -44,7 +44,7 @@ from gnomon.dsl.nodes import (
 from gnomon.dsl.spell import Speller
 
 SHORT = "part"  # stands for a name while lines are broken
-LONGEST = 76
+LEAST, LONGEST = 16, 76  # characters of a part that gets a line of its own, and of any line
 KEPT = ("logit", "step", "output")
 LANDMARKS = (Dot, Decay, ScoreScan, *ATTENTIONS)
 FN_ROLES = {
@@ -134,15 +134,25 @@ def _break_long(node: Expr, chosen: set[Expr], worthy: set[Expr]) -> None:
         sides = {x for x in (_read(node.a), _read(node.b)) if not is_plain(x)}
         chosen |= sides  # both alike, so that a reader can compare them
         short |= dict.fromkeys(sides, SHORT)
-    while node in chosen and len(Speller(short).line(node)) > LONGEST:
-        parts = [n for n in _inline(node, chosen) if not is_plain(n)]
+    while node in chosen and (length := len(Speller(short).line(node))) > LONGEST:
+        parts = [n for n in _inline(node, chosen) if not is_plain(n) and n not in _chain(node)]
         lengths = {n: len(Speller(short).line(n)) for n in parts}
-        fitting = [n for n in parts if len(SHORT) + 8 < lengths[n] <= LONGEST]
+        # a name for each of many short terms would tell a reader less than the terms do
+        fitting = [n for n in parts if max(LEAST, length / 6) <= lengths[n] <= LONGEST]
         if not fitting:
             return
         best = max(fitting, key=lambda n: (n in worthy, lengths[n]))
         chosen.add(best)
         short[best] = SHORT
+
+
+def _chain(node: Expr) -> set[Expr]:
+    """The beginnings of a sum of many terms."""
+    found: set[Expr] = set()
+    while isinstance(node, Apply) and node.fn in ("+", "-"):
+        node = node.args[0]
+        found.add(node)
+    return found if len(found) > 2 else set()
 
 
 def _inline(node: Expr, chosen: set[Expr]) -> list[Expr]:

@@ -1,6 +1,7 @@
 """A variant as stable text, LaTeX and graph, and the digest of its canonical form."""
 
 import hashlib
+import textwrap
 from collections.abc import Iterable
 
 from gnomon.dsl.canonical import canonical
@@ -9,14 +10,14 @@ from gnomon.dsl.kinds import Kind, spell
 from gnomon.dsl.latex import latex
 from gnomon.dsl.nodes import Builtin, Node, Variant, walk
 from gnomon.dsl.order import own_label
-from gnomon.dsl.outline import outline
+from gnomon.dsl.outline import Outline, outline
 from gnomon.dsl.remarks import held, remarks
 from gnomon.dsl.signature import axes_of, call_inputs, summed_inputs
 from gnomon.dsl.spell import Speller
 
 __all__ = ["digest", "graph_lines", "latex", "svg", "text"]
 
-DIGITS = 12
+DIGITS, WRAP = 12, 84
 PLACES = {"constant": "parameter"}
 SHAPES = ("scalar", "vector", "matrix", "block matrix")
 
@@ -27,14 +28,9 @@ def text(variant: Variant) -> str:
     Stable: it depends on the variant alone, so it serves dumps and golden files.
     """
     found = outline(variant)
-    speller = Speller(found.names)
     numbers = "".join(f", {name}={value!r}" for name, value in variant.hyperparameters)
     names = ", ".join(x.name for x in call_inputs(variant))
-    width = max(len(line.name) for line in found.lines)
-    values = [
-        (f"{line.name:{width}} = {speller.line(line.node)}", f"# {_kind(line.kind)}")
-        for line in found.lines
-    ]
+    values = list(_formula(found))
     sections = [
         [f"{variant.name}({names}{numbers})"],
         [f"    {line}".rstrip() for line in variant.formula.splitlines()],
@@ -66,6 +62,17 @@ def graph_lines(variant: Variant) -> list[str]:
             numbers[node] = len(numbers)
             lines.append(f"%{numbers[node]} = {own_label(node)} {children}".rstrip())
     return lines
+
+
+def _formula(found: Outline) -> Iterable[tuple[str, str]]:
+    """The lines of the formula, long ones in several rows, each with the kind of its value."""
+    speller = Speller(found.names)
+    width = max(len(line.name) for line in found.lines)
+    for line in found.lines:
+        rows = textwrap.wrap(speller.line(line.node), WRAP, break_long_words=False)
+        for n, row in enumerate(rows):
+            left = f"{line.name:{width}} =" if n == 0 else " " * (width + 2)
+            yield f"{left} {row}", f"# {_kind(line.kind)}" if n == 0 else ""
 
 
 def _kind(k: Kind) -> str:
