@@ -76,7 +76,7 @@ def forward(*, gate: bool) -> Kernel:
     b.remark("Keys up to the last query of the tile.")
     last = b.op("+", b.op("+", first, scalar("BM")), shift)
     stop = b.let("stop", b.op("minimum", last, scalar("T_k")))
-    with b.loop("i_n", 0, stop, scalar("BN"), stages=2) as i_n:
+    with b.loop("i_n", 0, stop, scalar("BN")) as i_n:
         o_n = b.let("o_n", b.op("+", i_n, Arange("BN")))
         b_k = b.let("b_k", rows(K, i_kv, o_n, scalar("T_k"), "D0"))
         b_s = b.op("*", Dot(b_q, b_k), scalar("scale", "f32"))
@@ -178,7 +178,7 @@ def gather() -> Kernel:
     t, u = Tensor("t", TABLE, "io", "in"), Tensor("u", ("N_t",), "f32", "in")
     out = Tensor("out", ("time_q", "time_k"), "f32", "out")
     o_m = b.let("o_m", b.op("+", b.op("*", scalar("i_m"), scalar("BM")), Arange("BM")))
-    with b.loop("i_n", 0, scalar("T_k"), scalar("BN")) as i_n:
+    with b.loop("i_n", 0, scalar("T_k"), scalar("BN"), stages=3) as i_n:
         o_n = b.let("o_n", b.op("+", i_n, Arange("BN")))
         o_t = b.let("o_t", entries(b, o_m, o_n), "the entry of each pair")
         row = Load(t, (o_m, Number(0, "i32"), o_t), (scalar("T_q"), None, None))

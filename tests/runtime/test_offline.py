@@ -88,7 +88,7 @@ def test_exact_products_of_fp32_use_no_tensor_cores() -> None:
 def test_spills_and_excess_are_seen() -> None:
     """A tile that is too large for the registers of four warps and for a small GPU's memory."""
     constants = {**SMALL, "D0": 128, "DV": 128, "BD0": 128, "BV": 128, "BM": 128, "BN": 128}
-    report = compiled(tile_kernels.forward(gate=False), "sm_86", constants, num_stages=4)
+    report = compiled(tile_kernels.forward(gate=False), "sm_86", constants, num_stages=3)
     assert report.spills > 0
     assert not report.fits(TARGETS["sm_86"])
 

@@ -73,7 +73,7 @@ def fox_fwd(
 
     # Keys up to the last query of the tile.
     stop = tl.minimum(first + BM + shift, T_k)
-    for i_n in tl.range(0, stop, BN, num_stages=2):
+    for i_n in range(0, stop, BN):
         o_n = i_n + tl.arange(0, BN)
         p_k = k + i_b * s_k_b + tl.cast(i_n, tl.int64) * s_k_t + i_kv * s_k_h
         # [BN, BD0]

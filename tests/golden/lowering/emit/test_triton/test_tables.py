@@ -23,7 +23,7 @@ def gather(
     """Entries of tables."""
     i_m = tl.program_id(0)
     o_m = i_m * BM + tl.arange(0, BM)
-    for i_n in range(0, T_k, BN):
+    for i_n in tl.range(0, T_k, BN, num_stages=3):
         o_n = i_n + tl.arange(0, BN)
         # the entry of each pair
         o_t = tl.maximum(tl.minimum(o_m[:, None] - o_n[None, :], N_t - 1), 0)
