@@ -24,7 +24,7 @@ def carried_dot(values: Values, node: Dot, through: Expr) -> Tensor:
     if kind(through).place == "constant":
         return _powers(values, node, through)
     a, b = values.at(node.a, "row")[:, :, :, 0], values.at(node.b, "column")[:, :, 0]
-    shape = torch.broadcast_shapes(a.shape[:2], b.shape[:2], values(through).shape[:2])
+    shape = (values.call.sizes["batch"], values.call.sizes["Head"])
     a = a.double().expand(*shape, values.call.time_q, a.shape[-1])
     b = b.double().expand(*shape, values.call.time_k, b.shape[-1])
     index = values.call.query_index()
@@ -80,10 +80,8 @@ def _minus_outer(values: Values, base: Step, low: Outer) -> Step:
         w, u = w.unsqueeze(-2), u.unsqueeze(-2)
     if not kind(low.scale).axes:
         scale = scale.unsqueeze(-1)
-    ws, us = (
-        _by_token(values, (scale[..., None] * w)[..., None]),
-        _by_token(values, u[..., None, :]),
-    )
+    ws = _by_token(values, (scale[..., None] * w)[..., None])
+    us = _by_token(values, u[..., None, :])
 
     def act(x: Tensor, s: int) -> Tensor:
         for repeat in reversed(range(ws[s].shape[2])):
@@ -118,8 +116,7 @@ def _powers(values: Values, node: Dot, through: Expr) -> Tensor:
     a, b = values.at(node.a, "row")[:, :, :, 0].double(), values.at(node.b, "column")[:, :, 0]
     row = call.read(call.positions[None], "token", "row")
     column = call.read(call.positions[None], "token", "column")
-    heads = max(a.shape[1], b.shape[1], values(through).shape[1])
-    batch = max(a.shape[0], b.shape[0])
+    batch, heads = call.sizes["batch"], call.sizes["Head"]
     distance = (row - column)[:, 0].expand(batch, call.time_q, call.time_k)
     shown = values.visible().expand(-1, -1, call.time_q, call.time_k).any(1).expand_as(distance)
     a = a.expand(batch, heads, call.time_q, -1)

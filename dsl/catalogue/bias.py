@@ -27,7 +27,8 @@ def t5_edges(buckets: int, max_distance: int) -> list[int]:
     """The smallest distance of each bucket behind the exact ones.
 
     The logarithm is rounded to float32 at each step as in the published code: whole distances
-    such as 64 lie on an edge, and the last bit decides.
+    such as 64 lie on an edge, and the last bit decides. Made of Python numbers when the variant is
+    traced, so that every target has the same edges.
     """
     exact, single = buckets // 2, np.float32
     span = single(math.log(max_distance / exact))

@@ -95,7 +95,10 @@ def test_masks_count_in_memory_not_in_positions() -> None:
 # ---- rows without keys
 
 
-@pytest.mark.parametrize("name", ["nope", "softmax_off_by_one", "sigmoid_attention", "softpick"])
+@pytest.mark.parametrize(
+    "name",
+    ["nope", "softmax_off_by_one", "sigmoid_attention", "softpick", "learned_absolute"],
+)
 def test_a_row_without_keys_is_zero_and_moves_nothing(name: str) -> None:
     """More queries than keys: the first ones stand before all keys."""
     declaration, tensors = call(name, time=7, requires_grad=True)
