@@ -1,0 +1,223 @@
+"""Random tensors for a call of any variant, of values that suit the roles of its inputs.
+
+Gates are logarithms below 0, directions of a reflection have length 1, documents never fall along
+the sequence, coordinates lie on a grid; any other input is normal, or uniform in its range.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from gnomon.dsl.nodes import (
+    Builtin,
+    Decay,
+    Diagonal,
+    Input,
+    Mask,
+    Node,
+    Outer,
+    PrefixSum,
+    Rotation,
+    Variant,
+    walk,
+)
+from gnomon.dsl.trace import Declaration
+
+SIZES: Mapping[str, int] = {"Repeat": 2, "Model": 8, "Rope": 8, "Hidden": 6, "Path": 4, "Sub": 4}
+"""The sizes of axes of the catalogue; another axis has 4."""
+
+RANGES: Mapping[str, tuple[float, float]] = {
+    "beta": (0.0, 2.0),
+    "c": (0.5, 1.5),
+    "damping": (1.0, 2.0),
+    "dt": (0.1, 1.0),
+    "f": (0.1, 0.9),
+    "r1": (0.2, 1.0),
+    "r2": (0.2, 1.5),
+    "stretch": (1.0, 4.0),
+    "threshold": (4.0, 8.0),
+}
+"""The inputs of the catalogue whose formula asks for a range."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of one problem; `queries` and `value_dim` are time and dim where not given."""
+
+    batch: int = 2
+    time: int = 20
+    heads: int = 4
+    kv_heads: int = 2
+    dim: int = 16
+    value_dim: int | None = None
+    queries: int | None = None
+    entries: int = 40
+
+    def of(self, given: Input) -> tuple[int, ...]:
+        """The shape of the tensor of an input."""
+        sizes = {"d": self.dim, "d_v": self.value_dim or self.dim, "Block": self.dim // 4, **SIZES}
+        for symbol in {symbol for axis in given.axes for symbol, _ in axis.parts if symbol != "1"}:
+            sizes.setdefault(symbol, self.entries if "." in symbol else 4)
+        queries = self.time if self.queries is None else self.queries
+        time = {"constant": (), "row": (self.batch, queries)}
+        heads = {None: (), "Head": (self.heads,), "KVHead": (self.kv_heads,)}
+        return (
+            *time.get(given.place, (self.batch, self.time)),
+            *heads[given.heads],
+            *(axis.size(sizes) for axis in given.axes),
+        )
+
+
+@dataclass
+class Roles:
+    """In which roles the inputs of a variant stand, by name."""
+
+    directions: set[str] = field(default_factory=set)  # w, u of an outer product
+    scales: set[str] = field(default_factory=set)  # beta of an outer product
+    decays: set[str] = field(default_factory=set)  # logarithms, below 0
+    summed: set[str] = field(default_factory=set)  # along the sequence: fp32
+    coordinates: set[str] = field(default_factory=set)
+    block_size: dict[str, int] = field(default_factory=dict)  # of the lists of selected blocks
+
+    @property
+    def far(self) -> bool:
+        """Whether what stands between two tokens acts on them."""
+        return bool(self.directions or self.summed)
+
+
+def roles_of(variant: Variant) -> Roles:
+    """The roles of the inputs, read off the formula."""
+    found = Roles()
+    for node in walk(variant):
+        match node:
+            case Outer(w, u, scale):
+                found.directions |= _inputs(w, u)
+                found.scales |= _inputs(scale)
+            case Diagonal(x) | Decay(x):
+                found.decays |= _inputs(x)
+            case Rotation(x) | PrefixSum(x):
+                found.summed |= _inputs(x)
+            case Builtin("position", str(coordinate)):
+                found.coordinates.add(coordinate)
+            case Mask("selected_blocks", (Node() as blocks, int(size))):
+                found.block_size |= dict.fromkeys(_inputs(blocks), size)
+            case _:
+                pass
+    found.summed |= found.decays
+    return found
+
+
+def _inputs(*roots: Node) -> set[str]:
+    return {node.name for root in roots for node in walk(root) if isinstance(node, Input)}
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws the tensors of a call.
+
+    far     gates near 1 with a few near 0, reflections of few directions with beta near 2: what
+            happened long ago still matters
+    ranges  name -> (low, high) of inputs whose formula asks for one
+    """
+
+    shape: Shape
+    seed: int = 0
+    far: bool = False
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def tensors(self, variant: Variant, dtype: torch.dtype) -> dict[str, Any]:
+        """q, k, v, the inputs, and `positions` where a formula has coordinates.
+
+        Vectors of tokens have the given dtype; scalars, parameters and what is summed along the
+        sequence are fp32 at least.
+        """
+        shape, roles = self.shape, roles_of(variant)
+        random = torch.Generator().manual_seed(self.seed)
+        made: dict[str, Any] = {x.name: self.draw(x, roles, random) for x in variant.inputs}
+        size = (shape.batch, shape.time, shape.kv_heads, shape.value_dim or shape.dim)
+        made["v"] = torch.randn(size, generator=random, dtype=torch.float64)
+        vectors = {x.name for x in variant.inputs if x.axes and x.place != "constant"}
+        narrow = {"q", "k", "v"} | (vectors - roles.summed)
+        wide = torch.promote_types(dtype, torch.float32)
+        for name, tensor in made.items():
+            if tensor.is_floating_point():
+                made[name] = tensor.to(dtype if name in narrow else wide)
+        if roles.coordinates:
+            made["positions"] = grid(roles.coordinates, shape)
+        return made
+
+    def draw(self, given: Input, roles: Roles, random: torch.Generator) -> Tensor:
+        """Float64 or int64 values that suit the role of an input."""
+        size = self.shape.of(given)
+        if given.element == "int":
+            return self._integers(given, size, roles, random)
+        if given.name in roles.decays and self.far:
+            small = -0.05 * torch.rand(size, generator=random, dtype=torch.float64)
+            is_cut = torch.rand(size, generator=random) < 0.02
+            return torch.where(is_cut, -40.0, small)
+        low, high = self._range(given.name, roles)
+        if low < high:
+            return low + (high - low) * torch.rand(size, generator=random, dtype=torch.float64)
+        x = torch.randn(size, generator=random, dtype=torch.float64)
+        if given.name in roles.decays:
+            return functional.logsigmoid(x)
+        if given.name in roles.directions:
+            if self.far:  # three directions, one after another
+                x = x[:, torch.arange(size[1]) % 3]
+            return functional.normalize(x, dim=-1)
+        # a matrix that all tokens share keeps the size of a vector
+        is_matrix = given.place == "constant" and len(given.axes) > 1
+        return x / math.sqrt(size[-1]) if is_matrix else x
+
+    def _range(self, name: str, roles: Roles) -> tuple[float, float]:
+        if name in self.ranges:
+            return self.ranges[name]
+        if self.far and name in roles.scales:
+            return 1.9, 2.0
+        return RANGES.get(name, (0.0, 0.0))
+
+    def _integers(
+        self, given: Input, size: tuple[int, ...], roles: Roles, random: torch.Generator
+    ) -> Tensor:
+        if given.name in roles.block_size:
+            blocks = -(-self.shape.time // roles.block_size[given.name])
+            few = (*size[:-1], min(size[-1], 2))  # many would select everything
+            return torch.randint(max(blocks, 1), few, generator=random)
+        axis = 1 if len(size) > 1 else 0
+        return torch.randint(4, size, generator=random).sort(dim=axis).values
+
+
+def small_tensors(
+    variant: Declaration | Variant,
+    shape: Shape | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    requires_grad: bool = False,
+    **sizes: int,
+) -> dict[str, Any]:
+    """Tensors for one call of a variant: q, k, v, inputs, positions.
+
+    Sizes are the fields of `Shape`: small_tensors(fox, time=33).
+    """
+    node = variant.node if isinstance(variant, Declaration) else variant
+    made = Sampler(shape or Shape(**sizes), seed).tensors(node, dtype)
+    for tensor in made.values():
+        if isinstance(tensor, Tensor) and tensor.is_floating_point():
+            tensor.requires_grad_(requires_grad)
+    return made
+
+
+def grid(coordinates: set[str], shape: Shape) -> dict[str, Tensor]:
+    """Positions on a square of patches: y the row, x the column, every other name the order."""
+    order, side = torch.arange(shape.time), math.isqrt(max(shape.time - 1, 0)) + 1
+    places = {"y": order // side, "x": order % side}
+    return {
+        name: places.get(name, order).expand(shape.batch, -1).clone()
+        for name in sorted(coordinates)
+    }
