@@ -170,7 +170,7 @@ def test_hidden_pairs_and_unchosen_branches_leave_no_nan() -> None:
 
 # ---- gradients
 
-SMALL = {"time": 4, "batch": 1, "heads": 2, "kv_heads": 1, "dim": 8, "value_dim": 3}
+SMALL: dict[str, Any] = {"time": 4, "batch": 1, "heads": 2, "kv_heads": 1, "dim": 8, "value_dim": 3}
 
 
 @pytest.mark.parametrize(
@@ -216,6 +216,19 @@ def test_the_log_sum_exp_has_a_gradient() -> None:
         lambda *x: reference(declaration, **dict(zip(names, x, strict=True)), return_lse=True),
         values,
         fast_mode=True,
+    )
+
+
+def test_a_number_of_the_variant_may_be_learned() -> None:
+    """alpha of TAPA per head; at distance 0 its derivative is 0, not 0 times log 0."""
+    learned = catalogue.find("tapa").bind(alpha=gn.Param[gn.Head])
+    tensors = small_tensors(learned, **SMALL, dtype=torch.float64)
+    tensors["alpha"] = torch.full((2,), 0.1, dtype=torch.float64)
+    fixed = {n: x for n, x in tensors.items() if n != "alpha"}
+    same(reference(learned, **tensors), reference(catalogue.find("tapa"), **fixed))
+    tensors["alpha"].requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda alpha: reference(learned, **fixed, alpha=alpha), [tensors["alpha"]]
     )
 
 
