@@ -6,7 +6,8 @@
 A `point` is a pointwise expression; a `copy` reads a rectangle. A dot, a reduction or a rectangle
 inside an expression becomes a step of its own. A vector `first + Arange(extent)` becomes its first
 element, a scalar: element r of it is `first + r`. Dots multiply in f32 here, so a cast to io, or
-from io to f32, is no step. A name that is made anew in a second loop becomes a name of its own.
+from io to f32, is no step. A name that is made anew in a second loop, or that a parameter has too,
+becomes a name of its own.
 """
 
 from dataclasses import dataclass, replace
@@ -98,7 +99,8 @@ def writes(step: Step) -> set[str]:
 
 class _Normal:
     def __init__(self, kernel: tile.Kernel) -> None:
-        self.names = {param.name for param in kernel.params} | {name for name, _ in kernel.grid}
+        self.params = {param.name for param in kernel.params}
+        self.names = self.params | {name for name, _ in kernel.grid}
         self.names |= {s.ref.name for s in tile.walk(kernel.body) if isinstance(s, tile.Let)}
         self.carried = {s.ref.name for s in tile.walk(kernel.body) if isinstance(s, tile.Set)}
         self.made: set[str] = set()
@@ -189,10 +191,10 @@ class _Normal:
     def fresh(self, ref: Ref) -> Ref:
         """The value under a name of its own, where the name has been made before."""
         name, number = ref.name, 2
-        while name in self.made:
+        while name in self.made or name in self.params:
             name, number = f"{ref.name}@{number}", number + 1
         self.made.add(name)
-        self.printed[name] = ref.name
+        self.printed[name] = f"{ref.name}_tile" if ref.name in self.params else ref.name
         own = Ref(name, ref.type)
         self.renamed[ref.name] = own
         return own

@@ -1,6 +1,7 @@
-"""The tile IR as Python for Numba: parallel over programs, dots by BLAS, the rest as fused loops.
+"""The tile IR as Python for Numba: dots by BLAS, the rest as fused loops, shared by workers.
 
-    print_kernel(kernel, io)    the kernel, a function of numpy arrays of any strides, and numbers
+    print_kernel(kernel, io)    the kernel, a function of numpy arrays of any strides, and numbers;
+                                before them worker and workers: which share of the programs to run
     helpers([kernel, ...], io)  imports, constants and the functions that those kernels call
     print_module(kernels, io)   both
 
@@ -44,6 +45,11 @@ _ELEMENTS: dict[DType, str] = {
     "i64": "int64",
     "bool": "boolean",
 }
+WORKERS = ("worker", "workers")
+"""The first parameters of a kernel: it runs programs worker, worker + workers, ... without the GIL.
+
+Threads of Python share a launch. Numba's own parallel loops take twice as long to compile, and
+their threads quarrel with those of BLAS."""
 _FLAGS = '{"reassoc", "contract", "nsz", "arcp", "afn"}'
 
 
@@ -79,7 +85,7 @@ def print_module(kernels: Iterable[Kernel], io: Io, *, jit: bool = True) -> str:
 def _imported(texts: list[str]) -> list[str]:
     types = sorted({*_ELEMENTS.values(), "uint16"})
     used = [name for name in types if any(f"    {name}" in text for text in texts)]
-    return sorted([*used, "njit", "prange", "void"])
+    return sorted([*used, "njit", "void"])
 
 
 class _Printer:
@@ -106,7 +112,7 @@ class _Printer:
         """The whole function."""
         kernel = self.kernel_
         self.lines += signature(kernel, self.io) if self.jit else ['@np.errstate(all="ignore")']
-        names = [atom(param.name) for param in kernel.params]
+        names = [atom(name) for name in (*WORKERS, *(param.name for param in kernel.params))]
         self.say(0, "def ", call(kernel.name, *names), ":")
         self.lines += docstring(kernel.doc or f"{kernel.name}.", 1)
         self.sizes()
@@ -114,7 +120,8 @@ class _Printer:
         total = extents[0]
         for extent in extents[1:]:
             total = infix("*", total, extent)
-        self.say(1, "for program in ", call("prange" if self.jit else "range", total), ":")
+        mine = call("range", atom(WORKERS[0]), total, atom(WORKERS[1]))
+        self.say(1, "for program in ", mine, ":")
         self.place(extents)
         self.blocks_(self.blocks, 2, top=True)
         return self.lines
@@ -234,6 +241,7 @@ def _indices(taken: set[str]) -> tuple[str, str]:
 def signature(kernel: Kernel, io: Io) -> list[str]:
     """The decorator: the types of the parameters, with what they are."""
     lines = ["@njit(", f"{INDENT}void("]
+    lines += [f"{INDENT * 2}int64,  # {name}" for name in WORKERS]
     for param in kernel.params:
         if isinstance(param, tile.Tensor):
             element = _element(param, io)
@@ -244,7 +252,7 @@ def signature(kernel: Kernel, io: Io) -> list[str]:
             real = isinstance(param, tile.Scalar) and param.dtype in ("f32", "f64")
             element = _ELEMENTS[param.dtype] if real and isinstance(param, tile.Scalar) else "int64"
             lines.append(f"{INDENT * 2}{element},  # {param.name}")
-    options = ("parallel=True", "cache=True", 'error_model="numpy"', f"fastmath={_FLAGS}")
+    options = ("nogil=True", "cache=True", 'error_model="numpy"', f"fastmath={_FLAGS}")
     return [*lines, f"{INDENT}),", *(f"{INDENT}{option}," for option in options), ")"]
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from gnomon.lowering import tile
 from gnomon.lowering.emit.normal import first_of
 from gnomon.lowering.emit.numba_expressions import Writer, number
-from gnomon.lowering.emit.text import INDENT, Code, atom, call, infix, statement
+from gnomon.lowering.emit.text import INDENT, WIDTH, Code, atom, call, infix, statement
 from gnomon.lowering.tile import Expr, Load, Ref, type_of
 
 Limits = tuple[Expr | None, ...]
@@ -69,7 +69,11 @@ class Copies:
                 depth += 1
         place = ", ".join(str(writer.code(part)) for part in index)
         code = writer.real(value, tensor.dtype)
-        lines += statement(f"{tensor.name}[{place}] {operator} ", code, depth)
+        start = f"{tensor.name}[{place}] {operator} "
+        if len(f"{INDENT * depth}{start}{code}") > WIDTH:
+            lines += statement("term = ", code, depth)
+            code = atom("term")
+        lines += statement(start, code, depth)
         writer.axes.clear()
         return lines
 

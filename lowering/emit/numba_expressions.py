@@ -60,6 +60,14 @@ class Writer:
         """How a name is printed."""
         return self.printed.get(ref.name, ref.name)
 
+    def beside(self, ref: Ref, suffix: str) -> str:
+        """A new name for a scalar that belongs to a value."""
+        made = f"{self.name(ref)}_{suffix}"
+        taken = self.printed.values()
+        while made in taken:
+            made += "_"
+        return made
+
     def real(self, x: Expr, want: DType) -> Code:
         """The expression as an operand of something of another dtype."""
         if isinstance(x, Number):

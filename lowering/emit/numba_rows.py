@@ -97,14 +97,14 @@ class Loops:
 
     def _element(self, ref: Ref) -> str:
         """The scalar beside a buffer."""
-        return f"{self.writer.name(ref)}_{'rc' if len(ref.type.shape) == 2 else 'r'}"
+        return self.writer.beside(ref, "rc" if len(ref.type.shape) == 2 else "r")
 
     # -- reductions along the columns
 
     def _accumulator(self, member: Member) -> str:
         ref = member.step.ref
         if _is_ordered(member.step.value):
-            return f"{self.writer.name(ref)}_key"
+            return self.writer.beside(ref, "key")
         return self._result(ref)
 
     def _result(self, ref: Ref) -> str:

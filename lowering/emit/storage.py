@@ -37,12 +37,15 @@ class Storage:
     """Values in a buffer whose element is used again in the iteration that makes it."""
     buffers: dict[str, Ref] = field(default_factory=dict)
     shares: dict[str, str] = field(default_factory=dict)
+    filled: dict[str, Ref] = field(default_factory=dict)
+    """Values that are made full of one number, outside every loop."""
 
     def printed(self, names: dict[str, str]) -> dict[str, str]:
         """How names are printed: what has a memory of its own has a name of its own."""
         made, owners = dict(names), dict[str, str]()
-        for name in (*self.buffers, *sorted(self.local)):
-            home = self.shares.get(name, "")
+        scalars = [name for name in names if name not in self.buffers and name not in self.filled]
+        for name in (*self.filled, *self.buffers, *scalars):
+            home = name if name in self.filled else self.shares.get(name, "")
             word, number = names[name], 2
             while owners.setdefault(word, home) != home:
                 word, number = f"{names[name]}_{number}", number + 1
@@ -84,6 +87,7 @@ def storage(body: list[Block], names: dict[str, str]) -> Storage:
         if any(_beside(maker, use) for use in group if use is not maker):
             made.both.add(name)
         if maker.filled and not maker.loops:
+            made.filled[name] = maker.makes
             continue
         made.buffers[name] = maker.makes
         lives.append(_life(maker, maker.makes, group))

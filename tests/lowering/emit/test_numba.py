@@ -87,7 +87,8 @@ def load(text: str, name: str) -> types.ModuleType:
 
 def launch(module: types.ModuleType, kernel: Kernel, tensors: Any, numbers: Any) -> None:
     args = [tensors[p.name] if isinstance(p, Tensor) else numbers[p.name] for p in kernel.params]
-    getattr(module, kernel.name)(*args)
+    for worker in range(2):
+        getattr(module, kernel.name)(worker, 2, *args)
 
 
 def assert_same(kernel: Kernel, got: dict[str, Array], want: dict[str, Array]) -> None:
@@ -363,3 +364,24 @@ def test_forward_of_fox(golden: Any) -> None:
 
 def test_backward_of_fox_over_columns(golden: Any) -> None:
     assert print_kernel(tile_kernels.backward_columns(), "bf16") == golden.code
+
+
+def test_a_value_may_be_called_like_a_parameter_or_like_another_values_element() -> None:
+    """b_k is an input (of a variant whose input is called b) and a tile; b_x_r is a vector."""
+    b = Block(("BM", "BN"))
+    given = Tensor("b_k", ("time_q",), "f32", "in")
+    out = Tensor("out", ("time_q",), "f32", "out")
+    index, limits = (Arange("BM"),), (scalar("T_q"),)
+    b_k = b.let("b_k", Load(given, index, limits))
+    b_x_r = b.let("b_x_r", b.op("+", b_k, 1.0))
+    square = b.let("b_x", b.op("*", b_k, b_k))
+    b_y = b.let("b_y", b.op("*", square, b_x_r))
+    with b.loop("i", 0, 2, 1):
+        b.set(b_y, b.op("+", b_y, b.op("+", square, b_x_r)))
+    b.add(tile.Store(out, index, b_y, limits))
+    params = (given, out, tile.Scalar("T_q", "i32"), tile.Tunable("BM"))
+    kernel = Kernel("names", "", params, (("i_m", tile.Number(1, "i32")),), tuple(b.body))
+    x = np.array([2.0, 3.0, -1.0], np.float32)
+    tensors, numbers = {"b_k": x, "out": np.zeros(3, np.float32)}, {"T_q": 3, "BM": 4}
+    launch(load(print_module([kernel], "f32", jit=False), "names"), kernel, tensors, numbers)
+    np.testing.assert_array_equal(tensors["out"], x * x * (x + 1) + 2 * (x * x + x + 1))

@@ -1,5 +1,7 @@
 @njit(
     void(
+        int64,  # worker
+        int64,  # workers
         uint16[:, :, :, :],  # q [batch, time_q, head, D0]
         uint16[:, :, :, :],  # k [batch, time_k, kv_head, D0]
         float32[:, :, :],  # c [batch, time_k, head]
@@ -23,17 +25,40 @@
         int64,  # BD0
         int64,  # BV
     ),
-    parallel=True,
+    nogil=True,
     cache=True,
     error_model="numpy",
     fastmath={"reassoc", "contract", "nsz", "arcp", "afn"},
 )
 def fox_bwd_columns(
-    q, k, c, v, do, lse, delta, dk, dv, dc, T_q, T_k, H, G, NN, scale, D0, DV, BM, BN, BD0, BV
+    worker,
+    workers,
+    q,
+    k,
+    c,
+    v,
+    do,
+    lse,
+    delta,
+    dk,
+    dv,
+    dc,
+    T_q,
+    T_k,
+    H,
+    G,
+    NN,
+    scale,
+    D0,
+    DV,
+    BM,
+    BN,
+    BD0,
+    BV,
 ):
     """Gradients on the side of the keys: one tile of keys."""
     B = q.shape[0]
-    for program in prange(NN * (H // G) * B):
+    for program in range(worker, NN * (H // G) * B, workers):
         i_n = program % NN
         i_kv = program // NN % (H // G)
         i_b = program // (NN * (H // G))

@@ -1,5 +1,7 @@
 @njit(
     void(
+        int64,  # worker
+        int64,  # workers
         float32[:, :, :, :],  # q [batch, time_q, head, D0]
         float32[:, :, :, :],  # k [batch, time_k, kv_head, D0]
         float32[:, :, :],  # c [batch, time_k, head]
@@ -19,15 +21,17 @@
         int64,  # BD0
         int64,  # BV
     ),
-    parallel=True,
+    nogil=True,
     cache=True,
     error_model="numpy",
     fastmath={"reassoc", "contract", "nsz", "arcp", "afn"},
 )
-def fox_fwd(q, k, c, v, o, lse, T_q, T_k, H, G, NM, scale, D0, DV, BM, BN, BD0, BV):
+def fox_fwd(
+    worker, workers, q, k, c, v, o, lse, T_q, T_k, H, G, NM, scale, D0, DV, BM, BN, BD0, BV
+):
     """FoX causal attention: one tile of queries."""
     B = q.shape[0]
-    for program in prange(NM * H * B):
+    for program in range(worker, NM * H * B, workers):
         i_m = program % NM
         i_h = program // NM % H
         i_b = program // (NM * H)
