@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from gnomon.lowering import tile
 from gnomon.lowering.emit import text, triton_helpers
 from gnomon.lowering.emit.text import Code, atom, call, grouped, infix, keyword, statement, suffix
+from gnomon.lowering.emit.triton_descriptors import Tile, accesses, described
 from gnomon.lowering.emit.triton_expressions import Expressions, add, number
 from gnomon.lowering.emit.triton_names import Argument, arguments, index_shape, lengths
 from gnomon.lowering.tile import Expr, Ref, Stmt, type_of
@@ -39,17 +40,18 @@ class Line:
     target: str = ""
 
 
-def print_kernel(kernel: tile.Kernel) -> str:
+def print_kernel(kernel: tile.Kernel, *, descriptors: bool = False) -> str:
     """The kernel as a @triton.jit function, without the helper functions it calls."""
-    return printed(kernel).source
+    return printed(kernel, descriptors=descriptors).source
 
 
-def print_module(kernels: Iterable[tile.Kernel], header: str) -> str:
+def print_module(kernels: Iterable[tile.Kernel], header: str, *, descriptors: bool = False) -> str:
     """A module with the kernels and the helpers they call; it imports triton and nothing else.
 
-    `header` is its docstring. The text is what `ruff format` would make of it.
+    `header` is its docstring. The text is what `ruff format` would make of it. `descriptors`: tiles
+    go through tensor descriptors where they can (triton_descriptors).
     """
-    parts = [printed(kernel) for kernel in kernels]
+    parts = [printed(kernel, descriptors=descriptors) for kernel in kernels]
     helpers = triton_helpers.closure({name for part in parts for name in part.helpers})
     opening = "\n".join(
         [*text.docstring(header, 0), "", "import triton", "import triton.language as tl\n"]
@@ -60,9 +62,9 @@ def print_module(kernels: Iterable[tile.Kernel], header: str) -> str:
     return source
 
 
-def printed(kernel: tile.Kernel) -> Printed:
+def printed(kernel: tile.Kernel, *, descriptors: bool = False) -> Printed:
     """The kernel as text, and what a launch of it has to know."""
-    printer = Statements(kernel)
+    printer = Statements(kernel, descriptors=descriptors)
     printer.grid(kernel)
     opened = len(printer.out)
     printer.body(kernel.body, 1)
@@ -87,7 +89,10 @@ def printed(kernel: tile.Kernel) -> Printed:
 class Statements:
     """Prints the statements of one kernel."""
 
-    def __init__(self, kernel: tile.Kernel) -> None:
+    def __init__(self, kernel: tile.Kernel, *, descriptors: bool) -> None:
+        self.by_descriptors = descriptors
+        self.descriptors: dict[str, str] = {}
+        """Names of the descriptors in scope, by the text that makes them."""
         self.expressions = Expressions(kernel)
         self.names = self.expressions.names
         self.out: list[Line] = []
@@ -146,31 +151,52 @@ class Statements:
         self.expressions.lets = {**self.expressions.lets, ref.name: value}
 
     def _value(self, ref: Ref, value: Expr, note: str, depth: int) -> None:
-        shape, remarks = type_of(value).shape, []
-        if note and not note.startswith("["):
-            remarks += text.remark(note, depth)
-        if note.startswith("["):
-            remarks += text.remark(note, depth)
-        elif shape and shape != self.shape and not ref.name.startswith("o_"):
+        shape, remarks = type_of(value).shape, text.remark(note, depth)
+        changes = shape and shape != self.shape and not ref.name.startswith("o_")
+        if changes and not note.startswith("["):
             remarks += [f"{text.INDENT * depth}# [{', '.join(shape)}]"]
         self.shape = shape or self.shape
-        code = self._loaded(ref, value, depth) if isinstance(value, tile.Load) else None
+        if isinstance(value, tile.Load):
+            code = self._loaded(ref, value, depth)
+        else:
+            code = self.expressions.code(value)
         first = len(self.out)
-        self._assign(ref.name, code or self._accumulated(ref, value), depth)
+        self._assign(ref.name, code, depth)
         self.out[first] = replace(self.out[first], lines=(*remarks, *self.out[first].lines))
 
-    def _loaded(self, ref: Ref, load: tile.Load, depth: int) -> Code | None:
-        """A load from a pointer that has a line of its own."""
+    def _loaded(self, ref: Ref, load: tile.Load, depth: int) -> Code:
+        """A load by a descriptor, or from a pointer that has a line of its own."""
+        if found := self._described(load, depth):
+            name, place = found
+            return call(f"{name}.load", place)
         pointer = self._pointer(load.tensor, load.index, f"p_{ref.name.removeprefix('b_')}", depth)
         return self.expressions.load(pointer, load)
 
-    def _accumulated(self, ref: Ref, value: Expr) -> Code:
-        """The new value of a carried name; acc + a . b is one product that starts at acc."""
-        if isinstance(value, tile.Op) and value.fn == "+":
-            for x, y in (value.args, value.args[::-1]):
-                if isinstance(y, tile.Dot) and type_of(x) == type_of(value) == type_of(y):
-                    return self.expressions.dot(y.a, y.b, self.expressions.code(x))
-        return self.expressions.code(value)
+    def _described(self, access: tile.Load | tile.Store, depth: int) -> tuple[str, Code] | None:
+        """The descriptor of a load or store, which is made here at the latest, and the place."""
+        found = described(self.expressions, access) if self.by_descriptors else None
+        if found is None:
+            return None
+        self._describe(found, depth)
+        return self.descriptors[found.make.text], found.place
+
+    def _describe(self, found: Tile, depth: int) -> None:
+        if found.make.text not in self.descriptors:
+            name = self._fresh(f"desc_{found.tensor}")
+            self.descriptors = {**self.descriptors, found.make.text: name}
+            self._assign(name, found.make, depth)
+
+    def _describe_ahead(self, loop: tile.For, depth: int) -> None:
+        """Makes the descriptors that a loop does not change in front of it."""
+        outer = self.expressions.lets
+        inner = {s.ref.name: s.value for s in tile.walk(loop.body) if isinstance(s, tile.Let)}
+        made = {s.index.name for s in tile.walk((loop,)) if isinstance(s, tile.For)} | set(inner)
+        for access in accesses(loop.body):
+            self.expressions.lets = {**outer, **inner}
+            found = described(self.expressions, access)
+            self.expressions.lets = outer
+            if found is not None and not found.names & made:
+                self._describe(found, depth)
 
     def _pointer(self, tensor: tile.Tensor, index: tuple[Expr, ...], name: str, depth: int) -> Code:
         """The pointer to a tile; its scalar part gets a line where it has any length."""
@@ -183,7 +209,10 @@ class Statements:
 
     def _loop(self, loop: tile.For, depth: int) -> None:
         """A loop; one that asks for stages says so, any other takes the number of the launch."""
+        if self.by_descriptors:
+            self._describe_ahead(loop, depth)
         outer, bounds = self.expressions.lets, [loop.start, loop.stop, loop.step]
+        described_outside = self.descriptors
         if isinstance(loop.step, tile.Number) and loop.step.value == 1:
             bounds.pop()
             if isinstance(loop.start, tile.Number) and loop.start.value == 0:
@@ -194,17 +223,23 @@ class Statements:
         head = call("tl.range" if loop.stages > 1 else "range", *codes)
         self._put(statement(f"for {loop.index.name} in ", head, depth, ":"))
         self.body(loop.body, depth + 1)
-        self.expressions.lets, self.shape = outer, ()
+        self.expressions.lets, self.descriptors, self.shape = outer, described_outside, ()
 
     def _store(self, store: tile.Store, depth: int) -> None:
         tensor, shape = store.tensor, index_shape(store.index)
         value = self.expressions.code(store.value)
+        found = self._described(store, depth)
         if tensor.dtype == "io" and type_of(store.value).dtype != "io":
             to = f"{tensor.name}.dtype.element_ty"
             value = suffix(value, f".to({to})", call("tl.cast", value, atom(to)))
         value = self.expressions.align(value, type_of(store.value).shape, shape)
-        pointer = self._pointer(tensor, store.index, f"p_{tensor.name}", depth)
-        self._put(statement("", _stored(pointer, value, self._mask(store)), depth))
+        if found:
+            name, place = found
+            stored = call(f"{name}.store", place, value)
+        else:
+            pointer = self._pointer(tensor, store.index, f"p_{tensor.name}", depth)
+            stored = _stored(pointer, value, self._mask(store))
+        self._put(statement("", stored, depth))
 
     def _mask(self, store: tile.Store | tile.Scatter) -> Code | None:
         return self.expressions.mask(store.index, store.limits[: len(store.index)])

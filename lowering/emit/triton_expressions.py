@@ -142,12 +142,12 @@ class Expressions:
         base, offsets = [], []
         shape = index_shape(index)
         for axis, part in enumerate(index):
-            scalar, inner = self._split(part)
+            scalar, inner = self.split(part)
             if scalar is not None:
                 base.append(infix("*", self._wide(scalar), self.step(tensor, axis)))
             if inner is not None:
                 code = self.code(inner)
-                if not (self._is_arange(inner) or tensor.axes[axis].startswith("N_")):
+                if not (self.extent(inner) or tensor.axes[axis].startswith("N_")):
                     code = suffix(code, ".to(tl.int64)", call("tl.cast", code, atom("tl.int64")))
                 aligned = self.align(code, type_of(inner).shape, shape)
                 offsets.append(infix("*", aligned, self.step(tensor, axis)))
@@ -159,30 +159,31 @@ class Expressions:
         self.strides.add(name)
         return atom(name)
 
-    def _split(self, part: Expr) -> tuple[Expr | None, Expr | None]:
+    def split(self, part: Expr) -> tuple[Expr | None, Expr | None]:
         """An index as a scalar plus a tile, the tile an Arange where it can be."""
         if isinstance(part, Number) and part.value == 0:
             return None, None
         if not type_of(part).shape:
             return part, None
         if isinstance(part, Ref) and (known := self.lets.get(part.name)) is not None:
-            scalar, inner = self._split(known)
+            scalar, inner = self.split(known)
             if not isinstance(inner, tile.Arange):
                 return None, part
             return (None, part) if scalar is None else (scalar, inner)
         if isinstance(part, Op) and part.fn == "+":
-            halves = [self._split(arg) for arg in part.args]
+            halves = [self.split(arg) for arg in part.args]
             tiles = [inner for _, inner in halves if inner is not None]
-            if len(tiles) == 1 and self._is_arange(tiles[0]):
+            if len(tiles) == 1 and self.extent(tiles[0]):
                 scalars = [scalar for scalar, _ in halves if scalar is not None]
                 if len(scalars) == 2:
                     return Op("+", tuple(scalars), (), "i32"), tiles[0]
                 return (scalars[0] if scalars else None), tiles[0]
         return None, part
 
-    def _is_arange(self, inner: Expr) -> bool:
+    def extent(self, inner: Expr | None) -> str | None:
+        """The extent of 0, 1, ..., extent - 1 where that is what an index is."""
         known = self.lets.get(inner.name) if isinstance(inner, Ref) else inner
-        return isinstance(known, tile.Arange)
+        return known.extent if isinstance(known, tile.Arange) else None
 
     def _wide(self, scalar: Expr) -> Code:
         if isinstance(scalar, Ref) and scalar.name in self.names.wide:

@@ -30,10 +30,11 @@ def compiled(
     io: IO = "bf16",
     num_warps: int = 4,
     num_stages: int = 2,
+    descriptors: bool = False,
 ) -> Report:
-    how = specialise(printed(kernel).arguments, io, constants)
+    how = specialise(printed(kernel, descriptors=descriptors).arguments, io, constants)
     return compile_kernel(
-        print_module([kernel], "One kernel."),
+        print_module([kernel], "One kernel.", descriptors=descriptors),
         kernel.name,
         how.signature,
         how.constexprs,
@@ -77,6 +78,15 @@ def test_a_tuned_hopper_forward_needs_no_more_than_it_should() -> None:
     assert report.shared <= (128 + 2 * 3 * 64) * 128 * 2
     assert "ld.global.b16" not in report.assembly
     assert "cp.async.cg" in report.assembly
+
+
+@pytest.mark.parametrize("target", [t.name for t in TARGETS.values() if t.has_descriptors])
+def test_descriptors_are_copied_by_hardware(target: str) -> None:
+    report = compiled(tile_kernels.forward(gate=False), target, SMALL, descriptors=True)
+    assert report.kinds == tuple(sorted(("tma", MATRIX[target])))
+    assert "cp.async.cg" not in report.assembly
+    plain = compiled(tile_kernels.forward(gate=False), target, SMALL)
+    assert report.registers < plain.registers
 
 
 def test_exact_products_of_fp32_use_no_tensor_cores() -> None:

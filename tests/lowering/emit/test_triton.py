@@ -34,6 +34,7 @@ HAND_BUILT = [
 ]
 by_name = {kernel.name: kernel for kernel in HAND_BUILT}
 SOURCE = print_module(HAND_BUILT, "Kernels built by hand.")
+DESCRIBED = print_module(HAND_BUILT, "Kernels built by hand.", descriptors=True)
 
 
 def launch(
@@ -46,12 +47,12 @@ def launch(
     return after
 
 
-def ruff(*command: str) -> str:
-    """What ruff finds in the module, as a file of kernels_generated."""
+def ruff(source: str, *command: str) -> str:
+    """What ruff finds in a module, as a file of kernels_generated."""
     where = ["--stdin-filename", "kernels_generated/by_hand.py", "-"]
     done = subprocess.run(
         [sys.executable, "-m", "ruff", *command, *where],
-        input=SOURCE,
+        input=source,
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -70,6 +71,11 @@ def test_backward_of_columns(golden: Golden) -> None:
     assert print_module([by_name["fox_bwd_columns"]], "FoX, keys.") == golden.code
 
 
+def test_backward_with_descriptors(golden: Golden) -> None:
+    source = print_module([by_name["fox_bwd_columns"]], "FoX, keys.", descriptors=True)
+    assert source == golden.code
+
+
 def test_tables(golden: Golden) -> None:
     kernels = [by_name["gather"], by_name["scatter"]]
     assert print_module(kernels, "Entries of tables.") == golden.code
@@ -83,12 +89,14 @@ def test_every_helper(golden: Golden) -> None:
     assert print_module(kernels, "Functions.") == golden.code
 
 
-def test_a_module_is_formatted_as_ruff_would() -> None:
-    assert ruff("format", "--diff") == ""
+@pytest.mark.parametrize("source", [SOURCE, DESCRIBED], ids=["pointers", "descriptors"])
+def test_a_module_is_formatted_as_ruff_would(source: str) -> None:
+    assert ruff(source, "format", "--diff") == ""
 
 
-def test_a_module_has_nothing_for_ruff_to_find() -> None:
-    assert json.loads(ruff("check", "--output-format", "json")) == []
+@pytest.mark.parametrize("source", [SOURCE, DESCRIBED], ids=["pointers", "descriptors"])
+def test_a_module_has_nothing_for_ruff_to_find(source: str) -> None:
+    assert json.loads(ruff(source, "check", "--output-format", "json")) == []
 
 
 def test_a_module_imports_triton_and_nothing_else() -> None:
@@ -247,6 +255,31 @@ def test_operands_are_turned_where_their_extents_stand_the_other_way() -> None:
     kernel = tile_kernels.transposed()
     after = launch(kernel, 1, tensors, T_q=9, T_k=13, BM=BM, BN=BN)
     assert torch.equal(after["out"], (x + 2 * y.T).T)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_descriptors_change_no_bit(dtype: torch.dtype) -> None:
+    """Ragged tiles by descriptor are those by pointer, and write nothing else."""
+    tensors, numbers = problem((4, 2), (37, 45), (24, 16), dtype)
+    tensors = {n: x.contiguous() for n, x in tensors.items()}
+    tensors |= {"do": normal(2, 37, 4, 16, dtype=dtype, seed=5), "delta": normal(2, 37, 4, seed=6)}
+    tensors |= {"o": torch.zeros_like(tensors["do"]), "dk": torch.zeros(2, 45, 2, 24)}
+    tensors |= {"dv": torch.zeros(2, 45, 2, 16), "dc": torch.zeros(2, 45, 4)}
+    tensors["lse"] = normal(2, 37, 4, seed=7) + 9
+    for name, blocks in (("fox_fwd", numbers["NM"]), ("fox_bwd_columns", numbers["NN"])):
+        kernel, programs = by_name[name], 2 * int(blocks) * (4 if name == "fox_fwd" else 2)
+        by_pointer = launch(kernel, programs, tensors, **numbers)
+        arguments = printed(kernel, descriptors=True).arguments
+        given = launch_arguments(arguments, tensors, numbers)
+        (by_descriptor,) = run_kernels(DESCRIBED, [Call(name, programs, given)])
+        assert by_descriptor.keys() == by_pointer.keys()
+        for tensor, expected in by_pointer.items():
+            assert torch.equal(expected, by_descriptor[tensor]), tensor
+
+
+def test_a_table_has_no_descriptor() -> None:
+    assert "desc_" not in printed(by_name["gather"], descriptors=True).source
+    assert "desc_c" not in printed(by_name["fox_fwd"], descriptors=True).source
 
 
 # ---- tables and channels
