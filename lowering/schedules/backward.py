@@ -315,7 +315,7 @@ class _Rows(_Backward):
                 "edge tiles: pairs are masked" if masked else "tiles that every row sees whole"
             )
             with b.loop("i_c", start, stop, BN) as i_c, self.frame.scope(row):
-                column = self.frame.side("column", i_c)
+                column = self.frame.side("column", i_c, whole=not masked)
                 pair = PairTile(self.frame, row, column, dict(known))
                 self.v = b.let(
                     "b_v", column.matrix(self.frame.v, self.frame.kv, "DV", "BV"), "[BN, BV]"
@@ -380,7 +380,7 @@ class _Columns(_Backward):
                 "edge tiles: pairs are masked" if masked else "tiles that every key sees whole"
             )
             with b.loop("i_r", start, stop, BM) as i_r, self.frame.scope(column):
-                self.step(self.frame.side("row", i_r), column, masked=masked)
+                self.step(self.frame.side("row", i_r, whole=not masked), column, masked=masked)
 
     def step(self, row: Side, column: Side, *, masked: bool) -> None:
         b = self.b

@@ -100,7 +100,7 @@ class _Forward:
                 "edge tiles: pairs are masked" if masked else "tiles that every row sees whole"
             )
             with b.loop("i_c", start, stop, BN) as i_c, self.frame.scope(self.row):
-                self.step(self.frame.side("column", i_c), masked=masked)
+                self.step(self.frame.side("column", i_c, whole=not masked), masked=masked)
 
     def _alone(self) -> bool:
         return self.a.mask.rule == "everything"

@@ -186,9 +186,9 @@ class Frame:
         """The index on a stream's head axis."""
         return {"Head": self.h, "KVHead": self.kv, None: ZERO}[stream.heads]
 
-    def side(self, place: Place, first: Expr) -> "Side":
-        """The tile of queries or keys that starts at `first`."""
-        return Side(self, place, first)
+    def side(self, place: Place, first: Expr, *, whole: bool = False) -> "Side":
+        """The tile of queries or keys that starts at `first`; `whole`: it ends within its sequence."""
+        return Side(self, place, first, whole=whole)
 
     @contextmanager
     def scope(self, side: "Side") -> Iterator[None]:
@@ -212,19 +212,18 @@ class Frame:
 class Side:
     """The tile of queries, or of keys: offsets, positions, and the loads of its streams."""
 
-    def __init__(self, frame: Frame, place: Place, first: Expr) -> None:
+    def __init__(self, frame: Frame, place: Place, first: Expr, *, whole: bool) -> None:
         b, letter = frame.block, "m" if place == "row" else "n"
         self.frame, self.place, self.first = frame, place, first
         self.extent = _EXTENT[place]
         self.offsets = b.let(f"o_{letter}", b.op("+", first, Arange(self.extent)))
         self.length: Expr = frame.length(place)
         self.times: Expr = self.offsets
-        self.limit: Expr = self.length
+        self.limit: Expr | None = None if whole else self.length
         if frame.packed:
-            bos, self.limit = (
-                scalar(f"bos_{'q' if place == 'row' else 'k'}"),
-                scalar(f"eos_{'q' if place == 'row' else 'k'}"),
-            )
+            which = "q" if place == "row" else "k"
+            bos = scalar(f"bos_{which}")
+            self.limit = None if whole else scalar(f"eos_{which}")
             self.times = b.let(f"t_{letter}", b.op("+", bos, self.offsets))
         self.loaded: dict[str, Expr] = {}
         # keys count from 0, queries end with the keys
