@@ -187,7 +187,7 @@ class Frame:
         return {"Head": self.h, "KVHead": self.kv, None: ZERO}[stream.heads]
 
     def side(self, place: Place, first: Expr, *, whole: bool = False) -> "Side":
-        """The tile of queries or keys that starts at `first`; a `whole` one ends in its sequence."""
+        """The tile of queries or keys from `first` on; a `whole` one ends within its sequence."""
         return Side(self, place, first, whole=whole)
 
     @contextmanager
