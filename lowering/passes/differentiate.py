@@ -49,10 +49,13 @@ def _absolute(x: tuple[Expr, ...], _y: Expr, g: Expr) -> tuple[Expr | None, ...]
 
 
 def _clip(x: tuple[Expr, ...], _y: Expr, g: Expr) -> tuple[Expr | None, ...]:
+    # minimum(maximum(value, low), high): bounds in the wrong order give the upper one
     value, low, high = x
-    below, above = apply("<", value, low), apply(">", value, high)
-    inside = _where(below, 0.0, _where(above, 0.0, g))
-    return inside, _where(below, g, 0.0), _where(above, g, 0.0)
+    ordered = isinstance(low, Constant) and isinstance(high, Constant) and low.value <= high.value
+    raised = value if ordered else apply("maximum", value, low)
+    below, above = apply("<", value, low), apply(">", raised, high)
+    free = _where(above, 0.0, g)
+    return _where(below, 0.0, free), _where(below, free, 0.0), _where(above, g, 0.0)
 
 
 # function -> (operands x, result y, cotangent g) -> adjoints; None: no derivative
@@ -100,11 +103,16 @@ _SINGULAR = frozenset(("/", "**", "log", "log1p", "sqrt", "rsqrt"))
 
 def axes_of(expr: Expr) -> int:
     """0 for a number of the pair, 1 for a vector over the channels of a sum."""
-    if isinstance(expr, Read):
-        return len(expr.stream.axes) if expr.stream.role == "vector" else 0
-    if isinstance(expr, Apply):
-        return max(axes_of(arg) for arg in expr.args)
-    return 0
+    found: dict[int, int] = {}
+    for node in walk(expr):
+        match node:
+            case Read(stream):
+                found[id(node)] = 1 if stream.role == "vector" else 0
+            case Apply(_, args):
+                found[id(node)] = max(found[id(arg)] for arg in args)
+            case _:
+                found[id(node)] = 0
+    return found[id(expr)]
 
 
 def is_leaf(expr: Expr) -> bool:

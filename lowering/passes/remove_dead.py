@@ -49,6 +49,8 @@ def _without(body: tuple[Stmt, ...], live: set[str]) -> tuple[Stmt, ...]:
         if isinstance(stmt, For):
             inner = _without(stmt.body, live)
             if all(isinstance(part, (Remark, Blank)) for part in inner):
+                if kept and isinstance(kept[-1], Remark):
+                    kept.pop()
                 continue
             stmt = stmt if inner == stmt.body else replace(stmt, body=inner)
         kept.append(stmt)
@@ -61,10 +63,10 @@ def _tidy(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     for stmt in body:
         if isinstance(stmt, For):
             stmt = replace(stmt, body=_tidy(stmt.body))
-        if isinstance(stmt, Blank) and (not kept or isinstance(kept[-1], Blank)):
-            continue
         if isinstance(stmt, (Blank, Remark)) and kept and isinstance(kept[-1], Remark):
             kept.pop()
+        if isinstance(stmt, Blank) and (not kept or isinstance(kept[-1], Blank)):
+            continue
         kept.append(stmt)
     while kept and isinstance(kept[-1], (Blank, Remark)):
         kept.pop()
