@@ -179,8 +179,8 @@ def _moment(use: _Use, ref: Ref, *, last: bool) -> int:
     if use.rows is not None and use.member is not None:
         by_row = ref.type.shape[0] == use.rows.outer and not use.member.folds_rows
         return use.moment if by_row else use.span[last]
-    # a dot must not overwrite what it reads
-    return use.moment + last
+    # a step that stands alone never reads a tile of the shape that it makes
+    return use.moment
 
 
 def _share(lives: list[Life], names: dict[str, str]) -> dict[str, str]:

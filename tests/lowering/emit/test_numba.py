@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
 }
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 SIZES = {"T_q": 11, "T_k": 19, "H": 4, "G": 2, "D0": 8, "DV": 12, "N_t": 6, "E0": 5, "scale": 0.25}
+MODES: tuple[tuple[str, Literal["in", "out"]], ...] = (("x", "in"), ("out", "out"))
 AXES = {"batch": 2, "time_q": 11, "time_k": 19, "head": 4, "kv_head": 2, "one": 1}
 
 
@@ -290,6 +291,46 @@ def test_values_of_one_iteration_are_scalars_and_dead_tiles_are_used_again() -> 
     assert not any(line.startswith(("b_s = np.empty", "b_f = np.empty")) for line in text)
 
 
+def one_tile(b: Block, x: Tensor, out: Tensor) -> Kernel:
+    """A kernel of one program from x to out."""
+    sizes = (tile.Scalar("T_q", "i32"), tile.Scalar("T_k", "i32"))
+    params = (x, out, *sizes, tile.Tunable("BM"), tile.Tunable("BN"))
+    return Kernel("one", "One tile.", params, (("i_m", tile.Number(1, "i32")),), tuple(b.body))
+
+
+def test_what_a_whole_loop_makes_is_used_only_after_it() -> None:
+    """A sum over the rows, and then every row divided by it."""
+    b = Block(("BM", "BN"))
+    x, out = (Tensor(name, ("time_q",), "f32", mode) for name, mode in MODES)
+    b_x = b.let("b_x", Load(x, (Arange("BM"),), (scalar("T_q"),)))
+    total = b.let("total", Reduce("sum", b.op("*", b_x, 2.0), "BM"))
+    b.add(tile.Store(out, (Arange("BM"),), b.op("/", b_x, total), (scalar("T_q"),)))
+    kernel, given = one_tile(b, x, out), np.array([1.0, 2.0, 5.0], np.float32)
+    tensors = {"x": given, "out": np.zeros(3, np.float32)}
+    numbers = {"T_q": 3, "T_k": 0, "BM": 4, "BN": 1}
+    launch(load(print_module([kernel], "f32", jit=False), "one"), kernel, tensors, numbers)
+    np.testing.assert_array_equal(tensors["out"], given / 16)
+
+
+def test_a_vector_of_the_columns_lives_as_long_as_the_loop_over_rows() -> None:
+    """sum_r x[r, c] a[c]: the sums must not lie where a is still read."""
+    b = Block(("BM", "BN"))
+    x = Tensor("x", ("time_q", "time_k"), "f32", "in")
+    out = Tensor("out", ("time_k",), "f32", "out")
+    limits = (scalar("T_q"), scalar("T_k"))
+    b_x = b.let("b_x", Load(x, (Arange("BM"), Arange("BN")), limits))
+    first = (tile.Number(0, "i32"), Arange("BN"))
+    b_a = b.let("b_a", Load(x, first, (None, scalar("T_k"))))
+    b_s = b.let("b_s", Reduce("sum", b.op("*", b_x, b_a), "BM"))
+    b.add(tile.Store(out, (Arange("BN"),), b_s, limits[1:]))
+    kernel = one_tile(b, x, out)
+    given = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+    tensors = {"x": given, "out": np.zeros(3, np.float32)}
+    numbers = {"T_q": 2, "T_k": 3, "BM": 4, "BN": 4}
+    launch(load(print_module([kernel], "f32", jit=False), "one"), kernel, tensors, numbers)
+    np.testing.assert_array_equal(tensors["out"], given.sum(0) * given[0])
+
+
 def test_a_carried_value_is_read_before_it_is_set() -> None:
     """m_new and the rescaling need the old maximum; the new one is set only then."""
     text = lines(tile_kernels.forward(gate=True))
@@ -299,7 +340,7 @@ def test_a_carried_value_is_read_before_it_is_set() -> None:
 
 
 def test_a_second_loop_may_use_the_same_names() -> None:
-    """The same name for a scalar of the iteration in one loop and for a buffer in the next."""
+    """The same name for a scalar of the iteration, then for a tile, then for a vector."""
     b = Block(("BM", "BN"))
     x = Tensor("x", ("time_q", "time_k"), "f32", "in")
     out = Tensor("out", ("time_q", "time_k"), "f32", "out")
@@ -312,6 +353,10 @@ def test_a_second_loop_may_use_the_same_names() -> None:
         b_y = b.let("b_y", b.op("+", b_x, 1.0))
         with b.loop("k", 0, 3, 1):
             b.set(b_a, b.op("+", b_a, b_y))
+    with b.loop("j", 0, 2, 1):
+        b_y = b.let("b_y", Reduce("sum", b_x, "BN"))
+        with b.loop("k", 0, 2, 1):
+            b.set(b_a, b.op("+", b_a, b_y))
     b.add(tile.Store(out, index, b_a, limits))
     sizes = (tile.Scalar("T_q", "i32"), tile.Scalar("T_k", "i32"))
     params = (x, out, *sizes, tile.Tunable("BM"), tile.Tunable("BN"))
@@ -319,7 +364,9 @@ def test_a_second_loop_may_use_the_same_names() -> None:
     tensors = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "out": np.zeros((2, 3), "f")}
     numbers = {"T_q": 2, "T_k": 3, "BM": 2, "BN": 4}
     launch(load(print_module([kernel], "f32", jit=False), "twice"), kernel, tensors, numbers)
-    np.testing.assert_array_equal(tensors["out"], 4 * tensors["x"] + 6 * (tensors["x"] + 1))
+    given = tensors["x"]
+    want = 4 * given + 6 * (given + 1) + 4 * given.sum(1, keepdims=True)
+    np.testing.assert_array_equal(tensors["out"], want)
 
 
 # ---- as text
