@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from gnomon.dsl.errors import CompilerBug
 from gnomon.lowering.core import Attention, Stream
 from gnomon.lowering.emit.launch import Launched
-from gnomon.lowering.emit.text import INDENT, WIDTH, Code, atom, call, docstring, statement
+from gnomon.lowering.emit.text import INDENT, WIDTH, Code, atom, call, docstring, remark, statement
+
+_WHY_EXACT = "o in fp32: the error of a rounded one would add up in the gradient of a running sum"
 
 
 def class_name(attention: Attention) -> str:
@@ -99,11 +101,11 @@ class AutogradPrinter:
         lines += statement("def forward", call("", *map(atom, ["ctx", *self.arguments])), 1, ":")
         results = ", ".join(t.name for t in self.fwd.outputs)
         lines += statement(f"{results} = ", self._launched(self.fwd), 2)
-        lines += [f"{INDENT * 2}o = o.to(v.dtype)"]
         lines += statement("", call("ctx.save_for_backward", *map(atom, self.kept)), 2)
         numbers = ["call", *self.hosts]
         lines += [f"{INDENT * 2}ctx.{name} = {name}" for name in numbers]
-        return [*lines, f"{INDENT * 2}return {'o, lse' if self.has_lse else 'o'}"]
+        out = "o.to(v.dtype)"
+        return [*lines, f"{INDENT * 2}return {f'{out}, lse' if self.has_lse else out}"]
 
     def _launched(self, launched: Launched, prefix: str = "") -> Code:
         numbers = [f"{prefix}{name}" for name in launched.hosts]
@@ -137,8 +139,9 @@ class AutogradPrinter:
         if self.has_lse:
             lines += [f"{INDENT * 2}dlse = dlse.masked_fill(lse == -torch.inf, 0.0)"]
         if self.attention.normaliser != "weighted_sum":
+            lines += remark(_WHY_EXACT, 2) if self.has_lse else []
             less = " - dlse" if self.has_lse else ""
-            lines += [f"{INDENT * 2}delta = (do.float() * o.float()).sum(-1){less}"]
+            lines += [f"{INDENT * 2}delta = (do * o).sum(-1){less}"]
         return lines
 
     def _halves(self) -> list[tuple[Launched, list[Stream]]]:

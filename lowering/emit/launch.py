@@ -132,9 +132,7 @@ class LaunchPrinter:
         """Full of zeros where the kernel adds to it, or where short packed sequences leave gaps."""
         adds = tensor.mode == "inout" or tensor.axes[0] == "sequence"
         shape = [self._size(name) for name in tensor.axes]
-        io = tensor.name == "o" and self.target == "triton"
-        dtype = "v.dtype" if io else "torch.float32"
-        options = [keyword("dtype", atom(dtype)), keyword("device", atom("v.device"))]
+        options = [keyword("dtype", atom("torch.float32")), keyword("device", atom("v.device"))]
         code = call(f"torch.{'zeros' if adds else 'empty'}", *map(atom, shape), *options)
         return statement(f"{tensor.name} = ", code, 1)
 
@@ -158,7 +156,7 @@ class LaunchPrinter:
     def _launch(self, kernel: tile.Kernel, depth: int) -> list[str]:
         if self.target == "numba":
             args = [self._numba(param, kernel) for param in kernel.params]
-            return statement("", call(kernel.name, *args), depth)
+            return statement("", call("run", atom(kernel.name), *args), depth)
         return self._triton(kernel, depth)
 
     def _numba(self, param: tile.Tensor | tile.Scalar | tile.Tunable, kernel: tile.Kernel) -> Code:
@@ -198,7 +196,7 @@ class LaunchPrinter:
         grid = self._grid(kernel)
         lines = statement("grid = ", grid, depth)
         lines += [f"{INDENT * depth}if grid:"]
-        lines += [f"{INDENT * (depth + 1)}with torch.cuda.device(v.device):"]
+        lines += [f"{INDENT * (depth + 1)}with device_of(v):"]
         return lines + statement("", call(f"{kernel.name}[(grid,)]", *args), depth + 2)
 
     def _strides(self, name: str, axes: list[int], kernel: tile.Kernel) -> list[Code]:

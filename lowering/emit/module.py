@@ -133,7 +133,8 @@ def _launch(module: Module, launched: Launched) -> list[str]:
 
 def _printed_kernels(module: Module, kernels: Sequence[tile.Kernel]) -> list[str]:
     if module.target == "numba":
-        return [numba_printer.print_kernel(kernel, module.io, jit=module.jit) for kernel in kernels]
+        texts = [numba_printer.print_kernel(k, module.io, jit=module.jit) for k in kernels]
+        return [text.replace("@njit(", "@when_called(", 1) for text in texts]
     parts = [triton_printer.printed(kernel) for kernel in kernels]
     names = triton_helpers.closure({name for part in parts for name in part.helpers})
     return [*(triton_helpers.source(name) for name in names), *(part.source for part in parts)]
@@ -141,7 +142,8 @@ def _printed_kernels(module: Module, kernels: Sequence[tile.Kernel]) -> list[str
 
 def _library(module: Module, values: Body) -> list[str]:
     found = helpers(values, is_given=_takes_positions(module, values.signature))
-    found |= {"array", "cdiv"} if module.target == "numba" else {"padded_width"}
+    found |= {"array", "cdiv", "run"} if module.target == "numba" else {"padded_width", "device_of"}
+    found |= {"when_called"} if module.target == "numba" and module.jit else set()
     return functions(found)
 
 
@@ -153,9 +155,16 @@ def _opening(module: Module, kernels: Sequence[tile.Kernel], code: Sequence[str]
     lines += [*docstring(_header(module), 0), ""]
     text = "\n".join(code)
     standard = ["import math"] * ("math." in text)
-    standard += ["from fractions import Fraction", "from functools import partial"]
+    if module.target == "numba":
+        standard += ["import threading", "from concurrent.futures import ThreadPoolExecutor"]
+        standard += ["from contextlib import contextmanager"]
+    tools = "partial, wraps" if "@wraps(" in text else "partial"
+    standard += ["from contextlib import nullcontext"] * ("nullcontext" in text)
+    standard += ["from fractions import Fraction", f"from functools import {tools}"]
     standard += ["from itertools import pairwise", "from typing import NamedTuple"]
     third = ["import torch", "from torch.autograd.function import once_differentiable"]
+    if module.target == "numba":
+        third += ["import scipy.linalg.cython_blas", "import threadpoolctl"]
     third = (["import torch.nn.functional as F"] if "F." in text else []) + third
     if module.target == "triton":
         third += ["import triton", "import triton.language as tl"]

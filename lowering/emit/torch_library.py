@@ -134,10 +134,66 @@ def fold_heads(gradient, like, axis):
         gradient = gradient.unflatten(axis, (heads, -1)).sum(axis + 1)
     return gradient.reshape(like.shape).to(like.dtype)
 ''',
+    "when_called": '''
+def when_called(signature, **options):
+    """A decorator like Numba's njit that compiles at the first call, so that an import is quick."""
+
+    def decorate(function):
+        compiled = []
+
+        @wraps(function)
+        def call(*args):
+            if not compiled:
+                compiled.append(njit(signature, **options)(function))
+            compiled[0](*args)
+
+        return call
+
+    return decorate
+''',
     "cdiv": '''
 def cdiv(a, b):
     """The quotient, rounded up."""
     return -(-a // b)
+''',
+    "run": '''
+def run(kernel, *args):
+    """A launch: as many threads as torch uses share the programs, BLAS inside of each has one."""
+    threads = torch.get_num_threads()
+    with BLAS.one_thread():
+        if threads == 1:
+            return kernel(0, 1, *args)
+        workers = 4 * threads  # more shares than threads: who is done early takes another
+        with ThreadPoolExecutor(threads) as pool:
+            for done in [pool.submit(kernel, n, workers, *args) for n in range(workers)]:
+                done.result()
+
+
+class Blas:
+    """The BLAS libraries of this process; launches in several threads share one limit."""
+
+    def __init__(self):
+        assert scipy.linalg.cython_blas  # Numba calls its BLAS: it must be there to be held
+        self.lock, self.launches, self.limits = threading.Lock(), 0, None
+        self.libraries = threadpoolctl.ThreadpoolController().select(user_api="blas")
+
+    @contextmanager
+    def one_thread(self):
+        """Hold BLAS to one thread, and give back what it had when the last launch ends."""
+        with self.lock:
+            if self.launches == 0:
+                self.limits = self.libraries.limit(limits=1)
+            self.launches += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.launches -= 1
+                if self.launches == 0:
+                    self.limits.restore_original_limits()
+
+
+BLAS = Blas()
 ''',
     "array": '''
 def array(x):
@@ -146,6 +202,11 @@ def array(x):
     if x.dtype in (torch.bfloat16, torch.float16):
         return x.view(torch.int16).numpy().view(np.uint16)
     return x.numpy()
+''',
+    "device_of": '''
+def device_of(x):
+    """The device of a tensor as the current one; Triton's interpreter runs on the CPU."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 ''',
     "padded_width": '''
 def padded_width(width):
