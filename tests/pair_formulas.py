@@ -67,9 +67,9 @@ def _attention(
 ) -> Attention:
     formulas = [f for f in (weight, denominator, row_term, exponent) if f is not None]
     streams = tuple(dict.fromkeys(s for f in formulas for s in streams_of(f)))
-    mask = mask or Mask("causal", (False,))
+    shown = Mask("causal", (False,)) if mask is None else mask
     return Attention(
-        "made", normaliser, weight, denominator, row_term, None, exponent, 0.0, mask, streams
+        "made", normaliser, weight, denominator, row_term, None, exponent, 0.0, shown, streams
     )
 
 
@@ -136,10 +136,12 @@ def evaluate(formula: Expr, leaves: Mapping[Expr, Tensor]) -> Tensor:
             return torch.tensor(float(number), dtype=torch.float64)
         case Sum(x):
             return evaluate(x, leaves).sum(-1)
-        case Lookup(Read() as table, (index,)):
+        case Lookup(Read() as table, index):
             entries = leaves[table]
-            place = evaluate(index, leaves).floor().long()
-            return entries[place.clamp(0, len(entries) - 1)]
+            places = [evaluate(x, leaves).floor().long() for x in index]
+            sizes = entries.shape[1:]
+            inside = (p.clamp(0, size - 1) for p, size in zip(places, sizes, strict=True))
+            return entries[torch.arange(len(entries)), *inside]
         case Apply(fn, args):
             return FUNCTIONS[fn](*aligned([evaluate(arg, leaves) for arg in args]))
     raise KeyError(f"no value for {formula!r}")
@@ -156,7 +158,7 @@ def random_leaves(formula: Expr, seed: int = 0, *, positive: bool = False) -> di
     random = torch.Generator().manual_seed(seed)
     found: dict[Expr, Tensor] = {}
     for leaf in leaves_of(formula):
-        sizes: dict[str, tuple[int, ...]] = {"vector": (PAIRS, CHANNELS), "table": (9,)}
+        sizes: dict[str, tuple[int, ...]] = {"vector": (PAIRS, CHANNELS), "table": (PAIRS, 9)}
         shape = sizes.get(leaf.stream.role, (PAIRS,)) if isinstance(leaf, Read) else (PAIRS,)
         x = torch.randn(shape, generator=random, dtype=torch.float64)
         if isinstance(leaf, Index):

@@ -161,8 +161,7 @@ def attend(
     (attention,) = program.attentions
     kernels = to_kernels(attention, packed=cu is not None)
     leaves = wide_leaves(tensors)
-    sizes = oracle._check(variant, leaves, cu is not None)
-    evaluators = [_evaluator(variant, leaves, positions, sizes, cut) for cut in _cuts(cu, sizes)]
+    evaluators, sizes = evaluators_of(variant, leaves, positions, cu)
     streams, numbers = evaluate_streams(attention, evaluators, sizes)
     narrow = {n: _narrowed(x, attention, n) for n, x in streams.items()}
     launch = Launch(kernels, narrow, leaves["v"], tiles, cu, sizes)
@@ -186,6 +185,18 @@ def wide_leaves(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {
         n: x.double().requires_grad_() if x.is_floating_point() else x for n, x in tensors.items()
     }
+
+
+def evaluators_of(
+    variant: Variant,
+    leaves: dict[str, Tensor],
+    positions: Any,
+    cu: tuple[list[int], list[int]] | None = None,
+) -> tuple[list[Evaluator], dict[str, int]]:
+    """The oracle's evaluator of each sequence, and the sizes of the call."""
+    sizes = oracle._check(variant, leaves, cu is not None)
+    cuts = _cuts(cu, sizes)
+    return [_evaluator(variant, leaves, positions, sizes, cut) for cut in cuts], sizes
 
 
 def _narrowed(x: Tensor, attention: Attention, name: str) -> Tensor:
