@@ -77,7 +77,7 @@ class Elements:
                 return self.load(expr)
             case tile.Cast(x, dtype):
                 return self.cast(x, dtype)
-        raise TypeError(f"no element of {type(expr).__name__}")
+        raise TypeError(f"no element of {expr!r}")
 
     def name(self, ref: Ref) -> str:
         """The name of a buffer."""

@@ -26,7 +26,7 @@ class Sizes:
         self.extents = [p.name for p in kernel.params if isinstance(p, tile.Tunable)]
         lengths = {"time_q": "T_q", "time_k": "T_k"}
         self.axes = {"batch": "B", "sequence": "B", "head": "H", "kv_head": "KV", "one": "1"}
-        self.limits = {}
+        self.limits: dict[str, str] = {}
         if self.packed:
             lengths = {"time_q": "total_q", "time_k": "total_k"}
             self.axes |= {"batch": "1", "offset": "B + 1"}

@@ -1,6 +1,5 @@
 """Statements of a tile program as TileLang: each does one thing (see `assign_buffers`)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +9,7 @@ from gnomon.lowering.emit import text
 from gnomon.lowering.emit.text import Code, atom, call, infix, keyword, statement
 from gnomon.lowering.emit.tilelang_expressions import DTYPES, Elements, argument, number
 from gnomon.lowering.emit.tilelang_sizes import Sizes
-from gnomon.lowering.passes.assign_buffers import Buffered, products
+from gnomon.lowering.passes.assign_buffers import Buffered, first_of, parts, products
 from gnomon.lowering.tile import Expr, Ref, Stmt, type_of
 
 On = Literal["gpu", "cpu"]
@@ -166,8 +165,8 @@ class Statements:
                 if limit is not None:
                     return False
                 continue
-            whole = isinstance(limit, Ref) and limit.name == self.limits.get(axis)
-            if not whole or _first(part) is None:
+            own = isinstance(limit, Ref) and limit.name == self.limits.get(axis)
+            if not (limit is None or own) or first_of(part) is None:
                 return False
         return len(type_of(load).shape) == 2 and load.fill == 0
 
@@ -181,7 +180,7 @@ class Statements:
         self._line("", call("T.copy", source, self._name(ref), *flags), depth)
 
     def _span(self, part: Expr) -> str:
-        first = _first(part)
+        first = first_of(part)
         if first is None:
             return str(self.elements.code(part))
         (extent,) = type_of(part).shape
@@ -287,25 +286,5 @@ def _made(body: tuple[Stmt, ...]) -> dict[str, int]:
     return made
 
 
-def _first(part: Expr) -> Expr | None:
-    """The first element of an index that counts upwards by one."""
-    match part:
-        case tile.Arange():
-            return tile.Number(0, "i32")
-        case tile.Op("+", (a, b), _, _):
-            for scalar, vector in ((a, b), (b, a)):
-                if not type_of(scalar).shape and (first := _first(vector)) is not None:
-                    is_zero = isinstance(first, tile.Number) and first.value == 0
-                    return scalar if is_zero else tile.Op("+", (scalar, first), (), "i32")
-    return None
-
-
 def _reads(value: Expr, ref: Ref) -> bool:
     return any(x == ref for x in parts(value))
-
-
-def parts(expr: Expr) -> Iterator[Expr]:
-    """An expression and everything inside it."""
-    yield expr
-    for part in tile.operands(expr):
-        yield from parts(part)

@@ -102,16 +102,16 @@ class _Flat:
         """Whether a value is written out where it is used: offsets and conditions of tiles."""
         if not ref.type.shape or ref.name in self.carried or self.changes(value):
             return False
-        parts = list(_parts(value))
+        inside = list(parts(value))
         if ref.type.dtype == "bool":
-            return not any(isinstance(x, Load | Dot | Reduce) for x in parts)
-        offsets = all(isinstance(x, Ref | tile.Number | tile.Arange | Op) for x in parts)
-        sums = all(x.fn in _AFFINE for x in parts if isinstance(x, Op) and x.shape)
-        tiles = [x for x in parts if isinstance(x, Ref) and x.type.shape]
+            return not any(isinstance(x, Load | Dot | Reduce) for x in inside)
+        offsets = all(isinstance(x, Ref | tile.Number | tile.Arange | Op) for x in inside)
+        sums = all(x.fn in _AFFINE for x in inside if isinstance(x, Op) and x.shape)
+        tiles = [x for x in inside if isinstance(x, Ref) and x.type.shape]
         return ref.type.dtype == "i32" and offsets and sums and not tiles
 
     def changes(self, value: Expr) -> bool:
-        return any(isinstance(x, Ref) and x.name in self.carried for x in _parts(value))
+        return any(isinstance(x, Ref) and x.name in self.carried for x in parts(value))
 
     def home(self, ref: Ref) -> Ref:
         """The name under which a value has its memory: another type needs another name."""
@@ -217,10 +217,24 @@ class _Flat:
         return tuple(None if limit is None else self.plain(limit) for limit in limits)
 
 
-def _parts(expr: Expr) -> Iterator[Expr]:
+def parts(expr: Expr) -> Iterator[Expr]:
+    """An expression and everything inside it."""
     yield expr
     for part in tile.operands(expr):
-        yield from _parts(part)
+        yield from parts(part)
+
+
+def first_of(part: Expr) -> Expr | None:
+    """The first element of an index that counts upwards by one."""
+    match part:
+        case tile.Arange():
+            return tile.Number(0, "i32")
+        case tile.Op("+", (a, b), _, _):
+            for scalar, vector in ((a, b), (b, a)):
+                if not type_of(scalar).shape and (first := first_of(vector)) is not None:
+                    is_zero = isinstance(first, tile.Number) and first.value == 0
+                    return scalar if is_zero else tile.Op("+", (scalar, first), (), "i32")
+    return None
 
 
 def _accumulated(value: Expr) -> tuple[Expr, Dot] | None:
