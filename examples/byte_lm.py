@@ -1,10 +1,11 @@
-"""A byte-level language model trained on the CPU through compiled kernels, on text that is on every machine.
+"""A byte-level language model trained on the CPU through compiled kernels.
 
     python examples/byte_lm.py                                  RoPE, FoX and TAPA, one plot
     python examples/byte_lm.py --variants alibi --seconds 60    any variant of the catalogue
 
-The text is the Python standard library with its licence, file by file in a fixed order; every tenth file is
-held out. A model is trained at one length and judged there and at four times that length, in bits a byte.
+The text is on every machine: the Python standard library with its licence, file by file in a fixed
+order; every tenth file is held out. A model is trained at one length and judged there and at four
+times that length, in bits a byte.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from pathlib import Path
 import matplotlib as mpl
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
@@ -29,7 +30,7 @@ import gnomon as gn
 from gnomon.runtime.layers import AttentionLayer
 
 mpl.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402  the backend is chosen first
+from matplotlib import pyplot as plt
 
 COLOURS = {"rope": "#3b6fb6", "fox": "#c2571a", "tapa": "#2a8a4a"}
 BUCKETS = 16
@@ -151,17 +152,19 @@ def bits_by_place(model: ByteModel, text: Tensor, length: int, count: int) -> Te
 
 
 def train(
-    name: str, options: Options, report: Callable[[float, float], None] = lambda share, bits: None
+    variant: gn.Declaration,
+    options: Options,
+    report: Callable[[float, float], None] = lambda share, bits: None,
 ) -> tuple[ByteModel, Run]:
     """Train one variant for a number of steps, or of seconds where `steps` is 0."""
     torch.manual_seed(options.seed)
     text, held_out = corpus()
-    model = ByteModel(gn.catalogue.find(name), options)
+    model = ByteModel(variant, options)
     optimiser = torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.95))
     random = torch.Generator().manual_seed(options.seed)
     stream = batches(text, options.length, options.batch, random)
     model(next(stream)[:, :-1]).sum().backward()  # compiles forward and backward: no training time
-    run = Run(name, 0, 0.0, 0.0, 0.0, 0.0)
+    run = Run(variant.name, 0, 0.0, 0.0, 0.0, 0.0)
     start = time.perf_counter()
     share = 0.0
     while share < 1:
@@ -253,22 +256,21 @@ def table(runs: list[Run], options: Options) -> Table:
     return made
 
 
-def train_with_progress(names: list[str], options: Options, console: Console) -> list[Run]:
+def train_with_progress(
+    variants: list[gn.Declaration], options: Options, console: Console
+) -> list[Run]:
     """Train each variant in turn, with a bar each."""
     runs = []
-    columns = (
-        TextColumn("{task.description:<12}"),
-        BarColumn(),
-        TextColumn("{task.fields[bits]:.3f} bits"),
-    )
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        for name in names:
-            task = progress.add_task(name, total=1.0, bits=8.0)
-            _, run = train(
-                name,
-                options,
-                lambda share, bits, task=task: progress.update(task, completed=share, bits=bits),
-            )
+    columns = (TextColumn("{task.description:<12}"), BarColumn())
+    bits = TextColumn("{task.fields[bits]:.3f} bits a byte")
+    with Progress(*columns, bits, TimeElapsedColumn(), console=console) as progress:
+        for variant in variants:
+            task = progress.add_task(variant.name, total=1.0, bits=8.0)
+
+            def report(share: float, now: float, task: TaskID = task) -> None:
+                progress.update(task, completed=share, bits=now)
+
+            _, run = train(variant, options, report)
             runs.append(run)
     return runs
 
@@ -287,7 +289,7 @@ def main(arguments: list[str] | None = None) -> list[Run]:
     given = vars(parser.parse_args(arguments))
     names, out = given.pop("variants"), given.pop("out")
     options, console = Options(**given), Console()
-    runs = train_with_progress(names, options, console)
+    runs = train_with_progress([gn.catalogue.find(name) for name in names], options, console)
     console.print(table(runs, options))
     plot(runs, options, out.with_suffix(".png"))
     record = {
