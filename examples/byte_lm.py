@@ -138,7 +138,7 @@ def batches(text: Tensor, length: int, batch: int, random: torch.Generator) -> I
 
 
 def bits_by_place(model: ByteModel, text: Tensor, length: int, count: int) -> Tensor:
-    """Bits a byte at each place of held-out stretches, [length]; the stretches are spread evenly."""
+    """Bits a byte at each place of evenly spread held-out stretches, [length]."""
     starts = torch.linspace(0, len(text) - length - 2, count).long()[:, None]
     stretches = text[starts + torch.arange(length + 1)]
     total = torch.zeros(length)
