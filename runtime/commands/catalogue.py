@@ -1,0 +1,116 @@
+"""`gnomon list`: the published variants, what each is, and where it runs today."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from gnomon.runtime.commands.console import (
+    console,
+    examples,
+    progress_console,
+    write_json,
+)
+
+EXAMPLES = examples(
+    ("gnomon list", "all rows"),
+    ("gnomon list gate rope", "those that mention one of the words"),
+    ("gnomon list --on triton", "those that lower to Triton"),
+    ("gnomon list --json", "the same for a program"),
+)
+
+
+def list_variants(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORD]...", help="Only rows with one of these words."),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="TARGET", help="Only variants that lower to it."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
+) -> None:
+    """List the published variants and the targets that each runs on today."""
+    rows = [row for row in catalogue_rows() if _wanted(row, words or [], on)]
+    if as_json:
+        write_json(rows)
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("row", justify="right", style="dim")
+    table.add_column("name", style="cyan", no_wrap=True)
+    table.add_column("family")
+    table.add_column("formula", ratio=1)
+    table.add_column("targets")
+    for row in rows:
+        table.add_row(
+            str(row["row"]),
+            row["name"],
+            Text(row["family"]),
+            Text(row["formula"], overflow="ellipsis", no_wrap=True),
+            _targets(row),
+        )
+    out = console()
+    out.print(table)
+    out.print(Text(_summary(rows), style="dim"))
+
+
+def catalogue_rows() -> list[dict[str, Any]]:
+    """One object for each declaration and each refused row, in the order of the rows.
+
+    row, name, family, formula, source; inputs: name -> shape; targets: what it lowers to today;
+    unsupported: target -> why not; refused: the law that refuses it, or None.
+    """
+    from gnomon.dsl import catalogue
+    from gnomon.dsl.show import digest
+    from gnomon.runtime.targets import verdicts
+
+    nodes = {e.name: e.declaration.node for e in catalogue.ENTRIES if e.declaration is not None}
+    columns = SpinnerColumn(), TextColumn("lowering every variant, once: {task.description}")
+    with Progress(*columns, console=progress_console(), transient=True) as progress:
+        task = progress.add_task("")
+        found = verdicts(nodes.values(), lambda name: progress.update(task, description=name))
+    rows = []
+    for entry in catalogue.ENTRIES:
+        verdict = found[digest(nodes[entry.name])] if entry.name in nodes else {}
+        rows.append(
+            {
+                "row": entry.row,
+                "name": entry.name,
+                "family": entry.family,
+                "formula": entry.formula,
+                "source": entry.source,
+                "inputs": dict(entry.inputs),
+                "targets": [target for target, reason in verdict.items() if not reason],
+                "unsupported": {target: reason for target, reason in verdict.items() if reason},
+                "refused": entry.reason,
+            }
+        )
+    return rows
+
+
+def _wanted(row: dict[str, Any], words: list[str], on: str | None) -> bool:
+    text = " ".join(str(row[key]) for key in ("name", "family", "formula", "source")).lower()
+    is_named = not words or any(word.lower() in text for word in words)
+    return is_named and (on is None or on in row["targets"])
+
+
+def _targets(row: dict[str, Any]) -> Text:
+    if row["refused"]:
+        law = str(row["refused"]).partition(":")[0]
+        return Text(f"refused: {law}", style="red")
+    if not row["targets"]:
+        return Text("not yet", style="yellow")
+    return Text(" ".join(row["targets"]), style="green")
+
+
+def _summary(rows: list[dict[str, Any]]) -> str:
+    declared = [row for row in rows if not row["refused"]]
+    lowered = [row for row in declared if row["targets"]]
+    numbers = len({row["row"] for row in declared}), len({row["row"] for row in lowered})
+    return (
+        f"\n{numbers[0]} rows declared under {len(declared)} names, {numbers[1]} of them lowered; "
+        f"{len(rows) - len(declared)} refused"
+    )

@@ -1,0 +1,111 @@
+"""`gnomon export`: a variant as files that another repository can own."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from gnomon.dsl.errors import InputError
+from gnomon.dsl.nodes import Variant as Node
+from gnomon.runtime.commands.console import (
+    FAILED,
+    console,
+    examples,
+    progress_console,
+    write_json,
+)
+from gnomon.runtime.commands.variants import Variant, find
+
+EXAMPLES = examples(
+    ("gnomon export fox --to DIR", "for CPU and GPU"),
+    ("gnomon export fox --to DIR --target triton", "for a GPU alone"),
+    ("gnomon export fox --to DIR --licence FILE", "its text heads each file"),
+    ("gnomon export fox --to DIR --test", "and run the tests there"),
+)
+TARGETS = ("numba", "triton")
+
+
+def export(
+    variant: Variant,
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The folder.", file_okay=False)],
+    form: Annotated[
+        str, typer.Option("--as", metavar="FORM", help="Only standalone, so far.")
+    ] = "standalone",
+    target: Annotated[
+        str, typer.Option("--target", metavar="TARGETS", help="numba, triton or both.")
+    ] = "numba,triton",
+    licence: Annotated[
+        Path | None,
+        typer.Option("--licence", metavar="FILE", help="A header for every file.", exists=True),
+    ] = None,
+    test: Annotated[bool, typer.Option("--test", help="Run the exported tests.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The files, as an object.")] = False,
+) -> None:
+    """Export a variant: kernels, launcher, autograd function, reference and tests.
+
+    The files need torch, and numba or triton; they do not need gnomon.
+    """
+    if form != "standalone":
+        raise InputError("--as", "standalone", repr(form))
+    targets = [name.strip() for name in target.split(",") if name.strip()]
+    unknown = [name for name in targets if name not in TARGETS]
+    if unknown or not targets:
+        raise InputError("--target", " or ".join((*TARGETS, ",".join(TARGETS))), repr(target))
+    written = write(find(variant).node, to, targets, licence, _command(variant, to, target))
+    passed = run_tests(to, quiet=as_json) if test else None
+    if as_json:
+        write_json({"files": [str(path) for path in written], "tests_passed": passed})
+    else:
+        out = console()
+        for path in written:
+            out.print(Text(f"{path}", style="cyan"))
+        if test:
+            out.print("[green]the tests passed[/]" if passed else "[red]the tests FAILED[/]")
+        else:
+            out.print(Text(f"try: python -m pytest {to}", style="dim"))
+    if passed is False:
+        raise typer.Exit(FAILED)
+
+
+def write(
+    node: Node, folder: Path, targets: list[str], licence: Path | None, command: str
+) -> list[Path]:
+    """Write the files; their paths. Raises UnsupportedError where no lowering exists."""
+    from gnomon.dsl.show import digest
+    from gnomon.lowering.emit.module import Module, Provenance
+    from gnomon.lowering.export.standalone import Standalone, write_standalone
+    from gnomon.lowering.pipelines import lower
+    from gnomon.runtime.compile import installed_version, tiles_by_name
+    from gnomon.runtime.configs import look_up
+
+    padded, packed = lower(node), lower(node, packed=True)
+    text = licence.read_text() if licence is not None else ""
+    origin = Provenance(digest(node), command, installed_version(), text)
+    modules = []
+    for name in targets:
+        target: Any = name
+        tiles = tiles_by_name(padded.kernels, look_up(name, 64, 64).config, target)
+        modules.append(
+            Module(padded.program, padded.kernels, packed.kernels, target, "f32", tiles, origin)
+        )
+    return write_standalone(Standalone(modules), folder)
+
+
+def _command(variant: str, to: Path, target: str) -> str:
+    """What writes the files anew; the folder by its name, since a path belongs to one machine."""
+    name = Path(variant).name if ".py" in variant else variant
+    chosen = "" if target == ",".join(TARGETS) else f" --target {target}"
+    return f"gnomon export {name} --to {to.name or '.'}{chosen}"
+
+
+def run_tests(folder: Path, *, quiet: bool) -> bool:
+    """Whether the tests pass in a process of their own, which knows the folder alone."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
+    with progress_console().status("running the exported tests"):
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if not quiet or done.returncode:
+        progress_console().print(done.stdout + done.stderr, markup=False)
+    return done.returncode == 0

@@ -1,0 +1,104 @@
+"""What the Triton kernels of a variant need of a GPU, compiled for it without one."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gnomon.dsl.errors import InputError
+from gnomon.dsl.nodes import Width
+from gnomon.lowering.emit.triton import print_module, printed
+from gnomon.lowering.pipelines import Kernels
+from gnomon.lowering.schedules.frame import Widths
+from gnomon.lowering.tile import Kernel
+from gnomon.runtime.configs import look_up
+from gnomon.runtime.offline import IO, TARGETS, Report, Target, compile_kernel, specialise
+
+GPUS: Mapping[str, str] = {
+    "a100": "sm_80",
+    "a10": "sm_86",
+    "rtx3090": "sm_86",
+    "l4": "sm_89",
+    "l40s": "sm_89",
+    "rtx4090": "sm_89",
+    "h100": "sm_90",
+    "h200": "sm_90",
+    "gh200": "sm_90",
+    "b200": "sm_100",
+    "rtx5090": "sm_120",
+    "mi300x": "gfx942",
+}
+OTHER_AXIS = 32
+"""The size of an axis that neither d nor d_v decides (a hidden layer)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """One kernel: its tiles and what the compiled code needs."""
+
+    kernel: str
+    tiles: Mapping[str, int]
+    report: Report
+
+
+def gpu(name: str) -> Target:
+    """The target of a GPU's name or of an architecture. Raises InputError with the known ones."""
+    key = name.lower().replace(" ", "").replace("-", "")
+    target = TARGETS.get(GPUS.get(key, key))
+    if target is None:
+        known = f"one of {', '.join((*GPUS, *TARGETS))}"
+        raise InputError("--gpu", known, repr(name))
+    return target
+
+
+def reports(
+    attentions: Sequence[Kernels], target: Target, io: IO, width: int, value_width: int
+) -> Iterator[KernelReport]:
+    """A report on each kernel for vectors of `width` channels. Raises WorkerError."""
+    config = look_up("triton", width, value_width).config
+    for each in attentions:
+        constants = _constants(each, width, value_width)
+        for role, kernel in zip(
+            ("fwd", "bwd_rows", "bwd_columns"),
+            (each.fwd, each.bwd_rows, each.bwd_columns),
+            strict=True,
+        ):
+            if kernel is not None:
+                tiles = getattr(config, role).numbers("triton")
+                yield KernelReport(
+                    kernel.name, tiles, _report(kernel, target, io, {**constants, **tiles})
+                )
+
+
+def _report(kernel: Kernel, target: Target, io: IO, constants: Mapping[str, int]) -> Report:
+    how = specialise(printed(kernel).arguments, io, constants)
+    return compile_kernel(
+        print_module([kernel], kernel.doc),
+        kernel.name,
+        how.signature,
+        how.constexprs,
+        target.name,
+        num_warps=constants["num_warps"],
+        num_stages=constants["num_stages"],
+        divisible=how.divisible,
+    )
+
+
+def _constants(kernels: Kernels, width: int, value_width: int) -> dict[str, int]:
+    """True and padded widths, by name."""
+    widths = Widths.of(kernels.attention)
+    true = {"DV": value_width}
+    true |= {f"D{n}": _size(w, width, value_width) for n, w in enumerate(widths.dots)}
+    true |= {f"E{n}": _size(w, width, value_width) for n, w in enumerate(widths.vectors)}
+    padded = {name: _power_of_two(true[of]) for name, of in kernels.fwd.widths}
+    return {**true, **padded}
+
+
+def _size(axis: Width, width: int, value_width: int) -> int:
+    sizes = {"d": width, "d_v": value_width, "Block": max(width // 4, 1)}
+    for symbol, _ in axis.parts:
+        sizes.setdefault(symbol, OTHER_AXIS)
+    return axis.size(sizes)
+
+
+def _power_of_two(size: int) -> int:
+    """The least power of two that a matrix product takes: 16 or more."""
+    return max(16, 1 << (size - 1).bit_length())

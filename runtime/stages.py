@@ -1,0 +1,101 @@
+"""A variant at every stage of the compiler as text, from the formula to the source of a target."""
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Literal
+
+from gnomon.dsl.errors import InputError, UnsupportedError
+from gnomon.dsl.nodes import Variant
+from gnomon.dsl.show import text
+from gnomon.lowering.core import Program
+from gnomon.lowering.emit import numba, triton
+from gnomon.lowering.emit.plain import print_reference
+from gnomon.lowering.pipelines import Lowered, lower, stages
+from gnomon.lowering.show import kernel_text, program_text
+from gnomon.lowering.tile import Kernel
+
+Io = Literal["f32", "f16", "bf16"]
+PRINTERS = ("triton", "numba", "tilelang", "gluon", "torch")
+KERNELS = ("fwd", "bwd_rows", "bwd_columns")
+
+
+def passes(variant: Variant) -> list[tuple[str, str]]:
+    """Name and purpose of each stage, in order."""
+    return [(name, purpose) for name, purpose, _ in stages(variant)]
+
+
+def after(variant: Variant, stage: str, kernels: Sequence[str] = ()) -> str:
+    """What a stage left, as stable text. Raises InputError where there is no such stage."""
+    made = [(name, left) for name, _, left in stages(variant)]
+    names = list(dict.fromkeys(name for name, _ in made))
+    if stage not in names:
+        near = get_close_matches(stage, names, 1)
+        fix = f"did you mean {near[0]}?" if near else ""
+        raise InputError("--after", f"one of {', '.join(names)}", repr(stage), fix)
+    parts = [_text(left, kernels) for name, left in made if name == stage]
+    return "\n\n\n".join(part.rstrip("\n") for part in parts)
+
+
+def _text(left: object, kernels: Sequence[str]) -> str:
+    match left:
+        case Variant():
+            return text(left)
+        case Program():
+            return program_text(left)
+        case tuple():
+            return "\n\n\n".join(kernel_text(kernel) for kernel in chosen(left, kernels))
+    raise TypeError(f"no text for {type(left).__name__}")
+
+
+def chosen(found: Sequence[Kernel], roles: Sequence[str]) -> list[Kernel]:
+    """The kernels of these roles, all where none is named. Raises InputError for other roles."""
+    for role in roles:
+        if role not in KERNELS:
+            raise InputError("--kernel", f"one of {', '.join(KERNELS)}", repr(role))
+    ends = tuple(f"_{role}" for role in roles or KERNELS)
+    return [kernel for kernel in found if kernel.name.endswith(ends)]
+
+
+def kernels_of(lowered: Lowered, roles: Sequence[str]) -> list[Kernel]:
+    """The kernels of these roles of every attention."""
+    return chosen([kernel for each in lowered.kernels for kernel in each.all()], roles)
+
+
+def source(
+    variant: Variant,
+    target: str,
+    *,
+    packed: bool = False,
+    positions: bool = False,
+    io: Io = "f32",
+    roles: Sequence[str] = (),
+) -> str:
+    """The kernels printed for a target; for torch, the whole variant in plain float64 code.
+
+    Raises UnsupportedError where the variant has no lowering or the target lacks something.
+    """
+    if target not in PRINTERS:
+        near = get_close_matches(target, PRINTERS, 1)
+        fix = f"did you mean {near[0]}?" if near else ""
+        raise InputError("--to", f"one of {', '.join(PRINTERS)}", repr(target), fix)
+    lowered = lower(variant, packed=packed, positions=positions)
+    if target == "torch":
+        return print_reference(lowered.program)
+    found = kernels_of(lowered, roles)
+    if target == "numba":
+        return "\n\n".join(numba.print_kernel(kernel, io).rstrip("\n") + "\n" for kernel in found)
+    formula = " ".join(variant.formula.strip().partition("\n\n")[0].split())
+    header = f"{variant.name}: {formula}"
+    if target == "triton":
+        return triton.print_module(found, header)
+    return printed_by(target, found, header)
+
+
+def printed_by(target: str, kernels: Sequence[Kernel], header: str) -> str:
+    """The kernels by a printer that not every installation has."""
+    if importlib.util.find_spec(f"gnomon.lowering.emit.{target}") is None:
+        raise UnsupportedError("there is no such printer", "choose numba or triton", target=target)
+    printer = importlib.import_module(f"gnomon.lowering.emit.{target}")
+    return str(printer.print_module(kernels, header))
