@@ -122,9 +122,9 @@ def specialise(
 ) -> Specialisation:
     """What Triton does at a launch with contiguous tensors of even widths.
 
-    The last stride of a tensor is 1, and so a constant; pointers are aligned to 16 bytes, and the
-    other strides of a tensor that has channels are multiples of 16. `constants` gives the tunables
-    and true widths.
+    The last stride of a tensor is 1, and so a constant, where the kernel is specialised on it;
+    pointers are aligned to 16 bytes, and the other strides of a tensor that has channels are
+    multiples of 16. `constants` gives the tunables and true widths.
     """
     types = {"io": io, "f32": "fp32", "f64": "fp64", "i32": "i32", "i64": "i64", "bool": "i1"}
     signature: dict[str, str] = {}
@@ -135,7 +135,7 @@ def specialise(
             case "pointer":
                 signature[a.name] = f"*{types[a.dtype]}"
                 divisible.append(a.name)
-            case "stride" if a.is_last:
+            case "stride" if a.is_last and not a.varies:
                 signature[a.name], constexprs[a.name] = "constexpr", 1
             case "stride":
                 signature[a.name] = "i32"

@@ -16,10 +16,19 @@ from dataclasses import dataclass, replace
 
 from gnomon.lowering import tile
 from gnomon.lowering.emit import text, triton_helpers
-from gnomon.lowering.emit.text import Code, atom, call, grouped, infix, keyword, statement, suffix
+from gnomon.lowering.emit.text import (
+    Code,
+    atom,
+    call,
+    grouped,
+    infix,
+    keyword,
+    statement,
+    suffix,
+)
 from gnomon.lowering.emit.triton_descriptors import Tile, accesses, described
 from gnomon.lowering.emit.triton_expressions import Expressions, add, number
-from gnomon.lowering.emit.triton_names import Argument, arguments, index_shape, lengths
+from gnomon.lowering.emit.triton_names import Argument, arguments, index_shape
 from gnomon.lowering.tile import Expr, Ref, Stmt, type_of
 
 
@@ -74,9 +83,8 @@ def printed(kernel: tile.Kernel, *, descriptors: bool = False) -> Printed:
     ]
     lines = [line for item in _read(printer.out) for line in item.lines]
     given = arguments(kernel, printer.expressions.strides)
-    held = ", ".join(f'"{name}"' for name in lengths(kernel))
     opening = [
-        f"@triton.jit(do_not_specialize=[{held}])" if held else "@triton.jit",
+        *_decorator([a.name for a in given if a.varies]),
         f"def {kernel.name}(",
         *(f"    {a.name}{': tl.constexpr' if a.kind == 'constexpr' else ''}," for a in given),
         "):",
@@ -310,6 +318,18 @@ class Statements:
             self._assign(target, _bare(first), depth)
         lines = statement(f"{target} {operator}= ", _bare(second), depth)
         self.out.append(Line(tuple(lines), target))
+
+
+def _decorator(varying: list[str]) -> list[str]:
+    """What makes a function a kernel, and says which arguments must not compile it again."""
+    if not varying:
+        return ["@triton.jit"]
+    names = [f'"{name}"' for name in varying]
+    flat = f"@triton.jit(do_not_specialize=[{', '.join(names)}])"
+    if len(flat) <= text.WIDTH:
+        return [flat]
+    lines = [f"{text.INDENT * 2}{name}," for name in names]
+    return ["@triton.jit(", f"{text.INDENT}do_not_specialize=[", *lines, f"{text.INDENT}]", ")"]
 
 
 def _bare(code: Code) -> Code:

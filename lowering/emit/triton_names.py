@@ -40,6 +40,8 @@ class Argument:
     axis: int = 0
     is_last: bool = False
     has_channels: bool = False
+    varies: bool = False
+    """Whether it changes with the lengths of the data: a new value must not compile again."""
 
 
 def stride(tensor: tile.Tensor, axis: int) -> str:
@@ -55,15 +57,19 @@ def arguments(kernel: tile.Kernel, strides: set[str]) -> tuple[Argument, ...]:
     tensors = [p for p in kernel.params if isinstance(p, tile.Tensor)]
     scalars = [p for p in kernel.params if isinstance(p, tile.Scalar)]
     steps = [
-        Argument(name, "stride", "i64", t.name, axis, axis == len(t.axes) - 1, t.axes[-1] in widths)
+        _stride(t, axis, widths)
         for t in tensors
         for axis in range(len(t.axes))
-        if (name := stride(t, axis)) in strides
+        if stride(t, axis) in strides
     ]
     return (
         *(Argument(t.name, "pointer", t.dtype, t.name) for t in tensors),
         *steps,
-        *(Argument(s.name, "scalar", s.dtype) for s in scalars if s.name not in widths),
+        *(
+            Argument(s.name, "scalar", s.dtype, varies=s.name in _TIMES)
+            for s in scalars
+            if s.name not in widths
+        ),
         *(Argument(s.name, "constexpr", s.dtype) for s in scalars if s.name in widths),
         *(
             Argument(p.name, "constexpr", "i32")
@@ -73,9 +79,17 @@ def arguments(kernel: tile.Kernel, strides: set[str]) -> tuple[Argument, ...]:
     )
 
 
-def lengths(kernel: tile.Kernel) -> list[str]:
-    """Scalars that change with the data: a new value must not compile the kernel again."""
-    return [p.name for p in kernel.params if isinstance(p, tile.Scalar) and p.name in _TIMES]
+def _stride(tensor: tile.Tensor, axis: int, widths: set[str]) -> Argument:
+    """The argument for a stride.
+
+    Between batches or heads of a tensor with channels it is a multiple of 16 whatever the length,
+    which is worth knowing at compile time; without channels it varies.
+    """
+    last, channels = axis == len(tensor.axes) - 1, tensor.axes[-1] in widths
+    varies = not channels and _LETTERS.get(tensor.axes[axis]) in ("b", "h")
+    return Argument(
+        stride(tensor, axis), "stride", "i64", tensor.name, axis, last, channels, varies
+    )
 
 
 class Names:
