@@ -198,7 +198,9 @@ class PairTile:
     def settle(self, x: Expr) -> None:
         """Form every scalar operand of a vector expression now, outside its channels' loop."""
         if axes_of(x) == 0:
-            self.value(x)
+            made = self.value(x)
+            if not isinstance(made, (Ref, Number)):
+                self.memo[x] = self._let(_name(x), made)
             return
         for child in x.children():
             if isinstance(child, Expr):
