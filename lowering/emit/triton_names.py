@@ -79,6 +79,11 @@ def arguments(kernel: tile.Kernel, strides: set[str]) -> tuple[Argument, ...]:
     )
 
 
+def lengths(kernel: tile.Kernel) -> list[str]:
+    """The scalars that change with the lengths of the data."""
+    return [p.name for p in kernel.params if isinstance(p, tile.Scalar) and p.name in _TIMES]
+
+
 def _stride(tensor: tile.Tensor, axis: int, widths: set[str]) -> Argument:
     """The argument for a stride.
 
