@@ -6,7 +6,7 @@ shares nothing with the kernels, nor with `gnomon.dsl.reference`: two oracles th
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from gnomon.dsl.errors import UnsupportedError
@@ -43,6 +43,7 @@ class PairValues(Values):
 
     double: bool = True
     visible: Value | None = None
+    masks: dict[Mask, Value] = field(default_factory=dict)
 
     # ---- leaves
 
@@ -195,7 +196,9 @@ class PairValues(Values):
     def attention(self, node: Softmax | WeightedSum | Ratio) -> Value:
         """The output of one attention, [batch, query, head, d_v]."""
         outer = self.visible, self.context
-        self.visible = self.bind("visible", self.mask(node.mask))
+        if node.mask not in self.masks:
+            self.masks[node.mask] = self.bind("visible", self.mask(node.mask))
+        self.visible = self.masks[node.mask]
         self.context = replace(self.context, guards=((self.visible, True),))
         weights = self.weights(node)
         self.visible, self.context = outer
@@ -214,7 +217,7 @@ class PairValues(Values):
                 logits = self.bind("logit", self.paired(self.value(logit)))
                 sinks = [] if sink is None else [self.sink(sink)]
                 weights = self.free("weights")
-                lse = self.free("lse" if self.signature.has_lse else "_")
+                lse = self.free("lse") if self.signature.has_lse else "_"
                 code = call(self.helper("softmax"), logits.code, shown, *sinks)
                 self.lines += statement(f"{weights}, {lse} = ", code, self.depth)
                 return atom(weights)

@@ -169,14 +169,15 @@ class Values:
     ) -> Code:
         """The code built of values; where it grows too long its longest part gets a name.
 
-        Operands that are chains of the level `chained` go on growing: a sum has a line a term.
+        A sum (of the level `chained`) of three terms goes on growing, by a line a term.
         """
         parts = list(values)
         code = build(parts)
         while len(code.text) > LIMIT:
-            lengths = [len(x.code.text) * (x.code.level != chained) for x in parts]
+            lengths = [len(x.code.text) * (not _goes_on(x.code, chained)) for x in parts]
             longest = lengths.index(max(lengths))
-            if lengths[longest] < LIMIT // 3 or parts[longest].is_atomic:
+            enough = LIMIT if 0 in lengths else LIMIT // 3
+            if lengths[longest] < enough or parts[longest].is_atomic:
                 break
             parts[longest] = self.bind(self.name(nodes[longest]), parts[longest])
             code = build(parts)
@@ -382,3 +383,7 @@ def finest(heads: Iterable[Heads]) -> Heads:
     """Shared < KVHead < Head."""
     found = set(heads)
     return "Head" if "Head" in found else "KVHead" if "KVHead" in found else None
+
+
+def _goes_on(code: Code, chained: int) -> bool:
+    return code.level == chained and len(code.chain) > 2

@@ -199,7 +199,7 @@ def clamped(values: "Values", index: Value, table: Value, axis: int, name: str) 
     if index.is_number:
         return call("min", index.code, size)
     if not index.is_atomic:
-        index = values.bind(name, index)
+        index = values.bind("index", index)
     code = method(method(index.code, "long"), "clamp", atom("0"), size)
     return values.bind(name, Value(code, "i64")).code
 

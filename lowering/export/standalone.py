@@ -20,7 +20,7 @@ from gnomon.lowering.emit.text import INDENT, atom, call, docstring, statement
 from gnomon.lowering.export.tests_text import print_tests
 
 _DEVICES = {"numba": "cpu", "triton": "cuda"}
-_NEEDS = {"numba": "numba and scipy", "triton": "triton and an NVIDIA or AMD GPU"}
+_NEEDS = {"numba": "numba, scipy and threadpoolctl", "triton": "triton and an NVIDIA or AMD GPU"}
 
 
 @dataclass(frozen=True, slots=True)
