@@ -132,9 +132,9 @@ def compare(
     inputs = {x.name: x for x in variant.inputs}
     records = []
     for name, expected in wanted.items():
-        error, note = difference(expected, made[name])
+        ratio, note = difference(expected, made[name])
         limit = bound(name, case.dtype, inputs)
-        records.append(Record(case.name, case.dtype, name, error, limit, note))
+        records.append(Record(case.name, case.dtype, name, ratio, limit, note))
     return records
 
 
@@ -242,13 +242,14 @@ def poisoned_memory() -> Iterator[None]:
     """Torch hands out memory full of NaN: what a kernel forgets to write is seen."""
     before = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    fills = torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic
+    fills = memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    memory.fill_uninitialized_memory = True
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*deterministic.*")
             yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warns)
-        torch.utils.deterministic.fill_uninitialized_memory = fills
+        memory.fill_uninitialized_memory = fills

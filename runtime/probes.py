@@ -65,7 +65,7 @@ def numba() -> str:
     import numba as nb
     import numpy as np
 
-    @nb.njit(parallel=True)  # type: ignore[untyped-decorator]
+    @nb.njit(parallel=True)
     def multiply(a, b, c):  # type: ignore[no-untyped-def]
         for i in nb.prange(2):
             np.dot(a[i], b[i], c[i])

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import gnomon.dsl
 import gnomon.lowering
@@ -70,8 +70,8 @@ def _printed(name: str, lowered: Lowered) -> str:
 
 def print_for(target: str, lowered: Lowered) -> str:
     """The text for a target. Raises UnsupportedError where it lacks something."""
-    if target == "numba" or target == "triton":
-        whole: Literal["numba", "triton"] = target
+    if target in ("numba", "triton"):
+        whole = cast(Literal["numba", "triton"], target)
         return print_module(Module(lowered.program, lowered.kernels, (), whole))
     kernels = [kernel for each in lowered.kernels for kernel in each.all()]
     return printed_by(target, kernels, lowered.program.variant.name)

@@ -38,23 +38,33 @@ def list_variants(
     if as_json:
         write_json(rows)
         return
+    out = console()
+    out.print(_table(rows))
+    out.print(Text(_summary(rows), style="dim"))
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    """Family by family, in the order of their first rows."""
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("row", justify="right", style="dim")
     table.add_column("name", style="cyan", no_wrap=True)
-    table.add_column("family")
     table.add_column("formula", ratio=1)
-    table.add_column("targets")
-    for row in rows:
-        table.add_row(
-            str(row["row"]),
-            row["name"],
-            Text(row["family"]),
-            Text(row["formula"], overflow="ellipsis", no_wrap=True),
-            _targets(row),
-        )
-    out = console()
-    out.print(table)
-    out.print(Text(_summary(rows), style="dim"))
+    table.add_column("lowers to", no_wrap=True)
+    families = dict.fromkeys(row["family"] for row in rows if not row["refused"])
+    for family in (*families, "refused"):
+        mine = [row for row in rows if row["family"] == family]
+        if mine:
+            table.add_row()
+            table.add_row("", Text(family, style="bold default"))
+        for row in mine:
+            table.add_row(str(row["row"]), row["name"], _formula(row), _targets(row))
+    return table
+
+
+def _formula(row: dict[str, Any]) -> Text:
+    if row["refused"]:
+        return Text(row["formula"]) + Text(f"\n{row['refused']}", style="red")
+    return Text(row["formula"], overflow="ellipsis", no_wrap=True)
 
 
 def catalogue_rows() -> list[dict[str, Any]]:
@@ -99,8 +109,7 @@ def _wanted(row: dict[str, Any], words: list[str], on: str | None) -> bool:
 
 def _targets(row: dict[str, Any]) -> Text:
     if row["refused"]:
-        law = str(row["refused"]).partition(":")[0]
-        return Text(f"refused: {law}", style="red")
+        return Text("")
     if not row["targets"]:
         return Text("not yet", style="yellow")
     return Text(" ".join(row["targets"]), style="green")

@@ -158,7 +158,8 @@ def check_one(
     board = Progress(*columns, console=progress_console(), transient=True, disable=quiet)
     with board:
         task = board.add_task("importing torch", total=None, variant=node.name)
-        from gnomon.runtime.check import cases, compare, function_under_test
+        from gnomon.runtime.check import compare, function_under_test
+        from gnomon.runtime.grid import cases
 
         place: Any = str(on)
         function = function_under_test(node, place)

@@ -1,13 +1,14 @@
 """`gnomon lower`: a variant at any stage of the compiler, or as the source of a target."""
 
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from gnomon.dsl.errors import GnomonError, InputError
+from gnomon.dsl.errors import InputError
 from gnomon.dsl.nodes import Variant as Node
 from gnomon.runtime.commands.console import (
     console,
@@ -18,6 +19,10 @@ from gnomon.runtime.commands.console import (
     write_json,
 )
 from gnomon.runtime.commands.variants import Variant, find
+
+if TYPE_CHECKING:
+    from gnomon.runtime.offline import Target
+    from gnomon.runtime.reports import KernelReport
 
 EXAMPLES = examples(
     ("gnomon lower fox --to triton", "the kernels in Triton"),
@@ -77,18 +82,110 @@ def lower(
         from gnomon.runtime import stages
 
         _print(stages.after(node, after, kernel or []), "text", as_json)
-    elif gpu is not None:
-        _reports(node, gpu, dim, dtype or "bf16", as_json, packed)
-    elif module:
-        _print(_module(node, to, packed, positions, dim, dtype or "fp32"), "python", as_json)
     else:
-        from gnomon.runtime import stages
-
-        io: Any = DTYPES[dtype or "fp32"]
-        text = stages.source(
-            node, to, packed=packed, positions=positions, io=io, roles=kernel or []
+        _source(
+            node, Request(to, kernel or [], packed, positions, dim, dtype, module, gpu), as_json
         )
-        _print(text, "python", as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What shall be printed."""
+
+    to: str
+    kernels: list[str]
+    packed: bool
+    positions: bool
+    dim: int
+    dtype: str
+    module: bool
+    gpu: str | None
+
+
+def _source(node: Node, request: Request, as_json: bool) -> None:
+    """The source, and what its kernels need of a GPU."""
+    from gnomon.runtime import stages
+
+    if request.gpu is not None and request.to != "triton":
+        raise InputError("--gpu", "--to triton", f"--to {request.to}")
+    rows = [] if request.gpu is None else _compiled(node, request, request.gpu)
+    io: Any = DTYPES[request.dtype or "fp32"]
+    if request.module:
+        text = _module(node, request, io)
+    else:
+        text = stages.source(
+            node,
+            request.to,
+            packed=request.packed,
+            positions=request.positions,
+            io=io,
+            roles=request.kernels,
+        )
+    if as_json:
+        write_json({"text": text, "reports": rows})
+        return
+    _print(text, "python", as_json=False)
+    if rows:
+        title = f"on {request.gpu} ({rows[0]['target']}), {request.dtype or 'bf16'}, "
+        write(f"\n\n{_comments(f'{title}{request.dim} channels', rows)}")
+
+
+def _module(node: Node, request: Request, io: Any) -> str:
+    """The module that gnomon.compile would import."""
+    from gnomon.runtime.compile import Attention, Form
+
+    if request.to not in ("numba", "triton"):
+        raise InputError("--module", "--to numba or --to triton", f"--to {request.to}")
+    target: Any = request.to
+    widths = request.dim, request.dim
+    form = Form(target, io, request.packed, request.positions, widths)
+    return Attention(node, target, None).source(form)
+
+
+def _compiled(node: Node, request: Request, gpu: str) -> list[dict[str, Any]]:
+    """A line for each kernel: tiles, registers, spills, shared memory."""
+    from gnomon.lowering.pipelines import lower as lowered
+    from gnomon.runtime import reports
+    from gnomon.runtime.worker import WorkerError
+
+    target = reports.gpu(gpu)
+    io: Any = request.dtype or "bf16"
+    kernels = lowered(node, packed=request.packed, positions=request.positions).kernels
+    with progress_console().status(f"compiling for {target.name}"):
+        try:
+            rows = list(reports.reports(kernels, target, io, request.dim, request.dim))
+        except WorkerError as error:
+            raise refused(f"Triton cannot compile it for {target.name}:\n{error}") from None
+    ends = tuple(f"_{role}" for role in request.kernels) or ("",)
+    return [_report(row, target) for row in rows if row.kernel.endswith(ends)]
+
+
+def _report(row: "KernelReport", target: "Target") -> dict[str, Any]:
+    report = row.report
+    return {
+        "kernel": row.kernel,
+        "target": target.name,
+        **row.tiles,
+        "registers": report.registers,
+        "spills": report.spills,
+        "shared": report.shared,
+        "fits": report.fits(target),
+        "instructions": list(report.kinds),
+        "warnings": list(report.warnings),
+    }
+
+
+def _comments(title: str, rows: list[dict[str, Any]]) -> str:
+    """The reports as comments, so that what is printed stays a module."""
+    lines = [["kernel", "BM x BN", "warps", "stages", "registers", "spills", "shared", "uses"]]
+    for row in rows:
+        shared = f"{row['shared'] / 1024:.0f} KiB" + ("" if row["fits"] else ": TOO MUCH")
+        cells = f"{row['BM']} x {row['BN']}", row["num_warps"], row["num_stages"], row["registers"]
+        uses = " ".join(row["instructions"])
+        lines.append([row["kernel"], *map(str, cells), f"{row['spills']} B", shared, uses])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    return "\n".join(f"# {line}" for line in [title, *table])
 
 
 def _print(text: str, language: str, as_json: bool) -> None:
@@ -117,71 +214,27 @@ def _list(node: Node, as_json: bool) -> None:
     console().print(table)
 
 
-def _module(node: Node, to: str, packed: bool, positions: bool, dim: int, dtype: str) -> str:
-    """The module that gnomon.compile would import."""
-    from gnomon.runtime.compile import Attention, Form
-
-    if to not in ("numba", "triton"):
-        raise InputError("--module", "--to numba or --to triton", f"--to {to}")
-    target: Any = to
-    io: Any = DTYPES[dtype]
-    return Attention(node, target, None).source(Form(target, io, packed, positions, (dim, dim)))
-
-
-def _reports(node: Node, gpu: str, dim: int, dtype: str, as_json: bool, packed: bool) -> None:
-    from gnomon.lowering.pipelines import lower as lowered
-    from gnomon.runtime import reports
-    from gnomon.runtime.worker import WorkerError
-
-    target, io = reports.gpu(gpu), dtype
-    rows = []
-    with progress_console().status(f"compiling for {target.name}"):
-        try:
-            made: Any = reports.reports(lowered(node, packed=packed).kernels, target, io, dim, dim)
-            rows = list(made)
-        except WorkerError as error:
-            raise refused(f"Triton cannot compile it for {target.name}:\n{error}") from None
-    if as_json:
-        write_json([_report_object(row, target) for row in rows])
-        return
-    out = console()
-    title = f"{node.name} on {gpu} ({target.name}), {dtype}, {dim} channels"
-    table = Table(title=title, title_justify="left", box=None, header_style="bold")
-    for name in ("kernel", "BM x BN", "warps", "stages", "registers", "spills", "shared", "uses"):
-        table.add_column(name, justify="left" if name in ("kernel", "uses") else "right")
-    for row in rows:
-        tiles, report = row.tiles, row.report
-        fits = report.fits(target)
-        table.add_row(
-            Text(row.kernel, style="cyan"),
-            f"{tiles['BM']} x {tiles['BN']}",
-            str(tiles["num_warps"]),
-            str(tiles["num_stages"]),
-            str(report.registers),
-            Text(f"{report.spills} B", style="yellow" if report.spills else "green"),
-            Text(f"{report.shared / 1024:.0f} KiB", style="" if fits else "red"),
-            " ".join(report.kinds),
-        )
-    out.print(table)
-    out.print(
-        f"[dim]a program has {target.shared // 1024} KiB, a thread {target.registers} registers[/]"
-    )
-
-
-def _report_object(row: Any, target: Any) -> dict[str, Any]:
-    report = row.report
-    return {
-        "kernel": row.kernel,
-        "target": target.name,
-        **row.tiles,
-        "registers": report.registers,
-        "spills": report.spills,
-        "shared": report.shared,
-        "fits": report.fits(target),
-        "instructions": list(report.kinds),
-        "warnings": list(report.warnings),
-    }
-
-
 def _explain(node: Node, as_json: bool) -> None:
-    raise GnomonError(f"{node.name} {as_json}")
+    """A table of choices: what was chosen and why, then what else there was."""
+    from gnomon.lowering.explain import explain
+
+    choices = explain(node)
+    if as_json:
+        write_json([asdict(choice) for choice in choices])
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("choice", style="cyan", ratio=2)
+    table.add_column("taken, and what else there was", ratio=4)
+    table.add_column("cost of a pair", ratio=3)
+    for choice in choices:
+        chosen = Text(choice.chosen) + Text(f"\n{choice.why}", style="dim")
+        table.add_row(Text(choice.subject), chosen, _cost(choice.cost))
+        for other in choice.alternatives:
+            what = Text("or ", style="yellow") + Text(other.what, style="default")
+            what += Text(f"\n{other.note}" if other.note else "", style="dim")
+            table.add_row("", what, _cost(other.cost))
+    console().print(table)
+
+
+def _cost(cost: object) -> Text:
+    return Text("" if cost is None else str(cost))
