@@ -89,8 +89,9 @@ def test_the_log_sum_exp_has_a_gradient():
     close("lse", expected.detach(), actual.detach(), 2e-5)
     expected.square().sum().backward()
     actual.square().sum().backward()
-    close("gradient of q", exact["q"].grad, tensors["q"].grad, 1e-4)
-    close("gradient of k", exact["k"].grad, tensors["k"].grad, 1e-4)
+    for name, x in tensors.items():
+        if isinstance(x, torch.Tensor) and x.requires_grad and exact[name].grad is not None:
+            close(f"gradient of {name}", exact[name].grad, x.grad, 1e-4)
 """
 
 _FAR = '''
