@@ -147,7 +147,8 @@ class _Backward:
             )
             weight = b.let("b_p", p)
             g = b.let("b_g", product)
-            pair.given["ds"] = b.let("b_ds", b.op("*", weight, b.op("-", g, known["delta"])))
+            ds = b.op("*", weight, b.op("-", g, known["delta"]))
+            pair.given["ds"] = b.let("b_ds", self._hide(ds, shown))
             return weight
         value = self._hide(score_tile(b, pair.value(self.a.weight), pair.shape), shown)
         if self.a.normaliser == "weighted_sum":
@@ -310,17 +311,17 @@ class _Rows(_Backward):
         ranges = Ranges(b, Stationary("row", begin, end, scalar("T_k"), ZERO), BN)
         # a ragged tile of queries has no interior: its missing rows must not count in sums
         whole = b.op("<=", b.op("+", first, BM), scalar("T_q"))
-        for start, stop, masked in ranges.loops(self.a.mask, interior=whole):
+        for loop in ranges.loops(self.a.mask, interior=whole):
             b.remark(
-                "edge tiles: pairs are masked" if masked else "tiles that every row sees whole"
+                "edge tiles: pairs are masked" if loop.masked else "tiles that every row sees whole"
             )
-            with b.loop("i_c", start, stop, BN) as i_c, self.frame.scope(row):
-                column = self.frame.side("column", i_c, whole=not masked)
+            with b.loop("i_c", loop.start, loop.stop, BN) as i_c, self.frame.scope(row):
+                column = self.frame.moving("column", i_c, loop)
                 pair = PairTile(self.frame, row, column, dict(known))
                 self.v = b.let(
                     "b_v", column.matrix(self.frame.v, self.frame.kv, "DV", "BV"), "[BN, BV]"
                 )
-                self.weights(pair, known, masked=masked)
+                self.weights(pair, known, masked=loop.masked)
                 self.collect(pair)
 
 
@@ -375,12 +376,12 @@ class _Columns(_Backward):
         end = b.op("+", first, BN)
         ranges = Ranges(b, Stationary("column", first, end, scalar("T_q"), shift), BM)
         whole = b.op("<=", b.op("+", first, BN), scalar("T_k"))
-        for start, stop, masked in ranges.loops(self.a.mask, interior=whole):
+        for loop in ranges.loops(self.a.mask, interior=whole):
             b.remark(
-                "edge tiles: pairs are masked" if masked else "tiles that every key sees whole"
+                "edge tiles: pairs are masked" if loop.masked else "tiles that every key sees whole"
             )
-            with b.loop("i_r", start, stop, BM) as i_r, self.frame.scope(column):
-                self.step(self.frame.side("row", i_r, whole=not masked), column, masked=masked)
+            with b.loop("i_r", loop.start, loop.stop, BM) as i_r, self.frame.scope(column):
+                self.step(self.frame.moving("row", i_r, loop), column, masked=loop.masked)
 
     def step(self, row: Side, column: Side, *, masked: bool) -> None:
         b = self.b

@@ -95,12 +95,12 @@ class _Forward:
         end = b.op("+", begin, BM)
         tile_rows = Stationary("row", begin, end, scalar("T_k"), Number(0, "i32"))
         ranges = Ranges(b, tile_rows, BN)
-        for start, stop, masked in ranges.loops(self.a.mask):
+        for loop in ranges.loops(self.a.mask):
             b.remark(
-                "edge tiles: pairs are masked" if masked else "tiles that every row sees whole"
+                "edge tiles: pairs are masked" if loop.masked else "tiles that every row sees whole"
             )
-            with b.loop("i_c", start, stop, BN) as i_c, self.frame.scope(self.row):
-                self.step(self.frame.side("column", i_c, whole=not masked), masked=masked)
+            with b.loop("i_c", loop.start, loop.stop, BN) as i_c, self.frame.scope(self.row):
+                self.step(self.frame.moving("column", i_c, loop), masked=loop.masked)
 
     def _alone(self) -> bool:
         return self.a.mask.rule == "everything"

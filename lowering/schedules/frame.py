@@ -9,6 +9,7 @@ from gnomon.dsl.nodes import Width
 from gnomon.lowering import tile
 from gnomon.lowering.build import Block
 from gnomon.lowering.core import Attention, Stream
+from gnomon.lowering.schedules.ranges import Loop
 from gnomon.lowering.tile import (
     Arange,
     Cast,
@@ -186,9 +187,20 @@ class Frame:
         """The index on a stream's head axis."""
         return {"Head": self.h, "KVHead": self.kv, None: ZERO}[stream.heads]
 
-    def side(self, place: Place, first: Expr, *, whole: bool = False) -> "Side":
-        """The tile of queries or keys from `first` on; a `whole` one ends within its sequence."""
-        return Side(self, place, first, whole=whole)
+    def side(
+        self, place: Place, first: Expr, *, whole: bool = False, end: Expr | None = None
+    ) -> "Side":
+        """The tile of queries or keys from `first` on, up to `end` or the end of its sequence.
+
+        A `whole` one ends before that.
+        """
+        return Side(self, place, first, whole=whole, end=end)
+
+    def moving(self, place: Place, first: Expr, loop: Loop) -> "Side":
+        """The tile of a loop's step."""
+        side = self.side(place, first, whole=not loop.masked, end=loop.end)
+        side.is_cut = loop.cut
+        return side
 
     @contextmanager
     def scope(self, side: "Side") -> Iterator[None]:
@@ -212,18 +224,22 @@ class Frame:
 class Side:
     """The tile of queries, or of keys: offsets, positions, and the loads of its streams."""
 
-    def __init__(self, frame: Frame, place: Place, first: Expr, *, whole: bool) -> None:
+    def __init__(
+        self, frame: Frame, place: Place, first: Expr, *, whole: bool, end: Expr | None
+    ) -> None:
         b, letter = frame.block, "m" if place == "row" else "n"
         self.frame, self.place, self.first = frame, place, first
         self.extent = _EXTENT[place]
         self.offsets = b.let(f"o_{letter}", b.op("+", first, Arange(self.extent)))
-        self.length: Expr = frame.length(place)
+        self.end = end or frame.length(place)
+        self.is_cut = False
         self.times: Expr = self.offsets
-        self.limit: Expr | None = None if whole else self.length
+        self.limit: Expr | None = None if whole else self.end
         if frame.packed:
             which = "q" if place == "row" else "k"
             bos = scalar(f"bos_{which}")
-            self.limit = None if whole else scalar(f"eos_{which}")
+            if not whole:
+                self.limit = scalar(f"eos_{which}") if end is None else b.op("+", bos, end)
             self.times = b.let(f"t_{letter}", b.op("+", bos, self.offsets))
         self.loaded: dict[str, Expr] = {}
         # keys count from 0, queries end with the keys

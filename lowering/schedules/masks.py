@@ -6,6 +6,7 @@ from gnomon.dsl.nodes import Mask
 from gnomon.lowering import tile
 from gnomon.lowering.core import Read
 from gnomon.lowering.schedules.formula import PairTile
+from gnomon.lowering.schedules.frame import Side
 from gnomon.lowering.tile import Full, Load, Type
 
 Condition = tile.Expr | None
@@ -15,15 +16,19 @@ def visible(mask: Mask, pair: PairTile, *, rows_end: bool) -> Condition:
     """The condition of an edge tile: the mask's rule, and the ends of the sequences.
 
     `rows_end`: rows past the end must not count (in the backward pass; the forward does not store
-    them). Under a causal mask a valid row sees no key past the end anyway.
+    them). Under a causal mask a valid row sees no key past the end anyway; what other loops have
+    must be hidden all the same.
     """
     condition = _rule(mask, pair)
-    if not _hides_later_keys(mask):
-        ends = pair.block.op("<", pair.column.offsets, pair.column.length)
-        condition = _both(pair, condition, ends)
+    if not _hides_later_keys(mask) or pair.column.is_cut:
+        condition = _both(pair, condition, _before_end(pair, pair.column))
     if rows_end:
-        condition = _both(pair, condition, pair.block.op("<", pair.row.offsets, pair.row.length))
+        condition = _both(pair, condition, _before_end(pair, pair.row))
     return condition
+
+
+def _before_end(pair: PairTile, side: Side) -> Condition:
+    return pair.block.op("<", side.offsets, side.end)
 
 
 def _hides_later_keys(mask: Mask) -> bool:

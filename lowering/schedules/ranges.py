@@ -4,14 +4,16 @@ A mask becomes a list of spans. A span has the elements that *some* line of the 
 and, inside them, those that *every* line sees; each rule gives both by interval arithmetic on the
 tile's first and last position. `and` intersects. `or` unites: two spans stay apart where the second
 is known not to start before the first; else they become one that has both. A span is walked by at
-most three loops: an edge with masks, an interior without, an edge with masks. Rules that know no
-interval (documents, selected blocks) see everything and fill nothing.
+most three loops: an edge with masks, an interior without, an edge with masks. The walk begins at
+the first element of the span and an edge reads nothing behind the last one, so that an element that
+nobody sees, whatever stands there, is not met. Rules that know no interval (documents, selected
+blocks) see everything and fill nothing.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 from gnomon.dsl.nodes import Mask
 from gnomon.lowering.build import Block, Operand, lift
@@ -62,6 +64,20 @@ class Stationary:
     shift: Expr
 
 
+class Loop(NamedTuple):
+    """A loop over the moving axis, in steps of its tile.
+
+    end  where its loads must stop, if that is before the end of the sequence
+    cut  whether other loops have what its last tile would reach behind `end`
+    """
+
+    start: Expr
+    stop: Expr
+    masked: bool
+    end: Expr | None = None
+    cut: bool = False
+
+
 class Ranges:
     """Interval arithmetic in scalars of the program."""
 
@@ -107,7 +123,9 @@ class Ranges:
                 return Span(Interval(), Interval())
             case "causal", "row":
                 less = -1 if mask.operands[0] else 0
-                seen, filled = self.add(end, less), self.add(first, 1 + less)
+                # the last query stands on the last key: a ragged tile has no line behind it
+                last = self.least(end, self.tile.total) if less else end
+                seen, filled = self.add(last, less), self.add(first, 1 + less)
                 return Span(Interval(highs=(seen,)), Interval(highs=(filled,)))
             case "causal", "column":
                 more = 1 if mask.operands[0] else 0
@@ -166,10 +184,8 @@ class Ranges:
 
     # -- loops
 
-    def loops(
-        self, mask: Mask, *, interior: Expr | None = None
-    ) -> Iterator[tuple[Expr, Expr, bool]]:
-        """(start, stop, masked) of each loop over the moving axis, in steps of its tile.
+    def loops(self, mask: Mask, *, interior: Expr | None = None) -> Iterator[Loop]:
+        """The loops over what some line sees, in order.
 
         `interior`: a condition under which there may be unmasked tiles at all (None: always).
         """
@@ -178,46 +194,52 @@ class Ranges:
         spans = self.spans(mask)
         for number, span in enumerate(spans):
             tag = "" if len(spans) == 1 else f"_{number + 1}"
-            start: Expr = ZERO
-            if span.some.lows:
-                start = self._let(f"start{tag}", self._round_down(self._low(span.some)))
+            start = self._let(f"start{tag}", self._low(span.some)) if span.some.lows else ZERO
             if number > 0:
                 start = self._let(f"next{tag}", self.most(start, previous))
             stop = self.tile.total
             if span.some.highs:
                 high = reduce(self.least, span.some.highs)
                 stop = self._let(f"stop{tag}", self.least(high, stop))
+            cut = number + 1 < len(spans)
+            # under a causal mask the last query sees every key: all of memory is somebody's
+            is_seen = self.tile.side == "row" and mask.rule == "causal" and not mask.operands[0]
+            end = None if stop == self.tile.total or is_seen else stop
             if span.every is None:
-                yield start, stop, True
-            else:
-                yield from self._three(span.every, start, stop, tag, interior)
-            previous = self._round_up(stop)
+                yield Loop(start, stop, True, end, cut)
+                previous = stop
+                continue
+            full, full_stop = self._interior(span.every, start, stop, tag, interior)
+            if full is not start:
+                before = self.least(full, stop)
+                yield Loop(start, before, True, None if end is None else before, cut)
+            yield Loop(full, full_stop, False)
+            yield Loop(full_stop, stop, True, end, cut)
+            previous = stop
 
-    def _three(
+    def _interior(
         self, every: Interval, start: Expr, stop: Expr, tag: str, interior: Expr | None
-    ) -> Iterator[tuple[Expr, Expr, bool]]:
+    ) -> tuple[Expr, Expr]:
+        """Where the whole tiles begin and end; tiles are counted from the start."""
         full = start
         if every.lows:
-            edge = self.most(self._round_up(self._low(every)), start)
-            full = self._let(f"full{tag}", edge)
+            low = self.most(self._low(every), start)
+            full = self._let(f"full{tag}", self._tiles(start, low, "cdiv"))
         end = self.least(reduce(self.least, every.highs), stop) if every.highs else stop
-        end = self._round_down(self.most(end, ZERO))
+        end = self._tiles(full, self.most(end, full), "//")
         if interior is not None:
             end = self.block.op("where", interior, end, full)
-        full_stop = self._let(f"full_stop{tag}", self.most(end, full) if full != ZERO else end)
-        if full is not start:
-            yield start, self.least(full, stop), True
-        yield full, full_stop, False
-        yield full_stop, stop, True
+        return full, self._let(f"full_stop{tag}", end)
+
+    def _tiles(self, start: Expr, end: Expr, divide: Literal["//", "cdiv"]) -> Expr:
+        """The start plus as many tiles as fit (//) or as it takes (cdiv) to get to the end."""
+        op = self.block.op
+        length = end if start == ZERO else op("-", end, start)
+        whole = op("*", op(divide, length, self.step), self.step)
+        return whole if start == ZERO else op("+", start, whole)
 
     def _low(self, interval: Interval) -> Expr:
         return self.most(reduce(self.most, interval.lows), ZERO)
-
-    def _round_down(self, x: Expr) -> Expr:
-        return self.block.op("*", self.block.op("//", x, self.step), self.step)
-
-    def _round_up(self, x: Expr) -> Expr:
-        return self.block.op("*", self.block.op("cdiv", x, self.step), self.step)
 
     def _let(self, name: str, value: Expr) -> Expr:
         return self.block.let(name, value)
