@@ -4,7 +4,7 @@
     for case in cases(variant, "cpu"):
         records = compare(function, variant, case)
 
-The oracle gets the same rounded inputs. An error is rms(difference) / max(rms(oracle), 0.01).
+The oracle gets the same rounded inputs. An error is rms(difference) / max(rms(oracle), 0.05).
 """
 
 import math
@@ -31,8 +31,11 @@ from gnomon.runtime.grid import DTYPES, Case, On, cases
 from gnomon.runtime.sample import Sampler
 
 Ranges = Mapping[str, tuple[float, float]]
-FLOOR = 1e-2
-"""A gradient that is zero by nature is measured against this: inputs and cotangents have size 1."""
+FLOOR = 0.05
+"""A tensor that is zero by nature is measured against this; inputs and cotangents have size 1.
+
+In fp32 it leaves a gradient an error of 1e-6, which flash-linear-attention's tests allow too.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 Each command is a file of this folder; what takes long to import is imported when a command runs.
 """
 
+from typing import Annotated
+
 import typer
 
 from gnomon.runtime.commands import catalogue, check, demo, doctor, export, lower, show
-from gnomon.runtime.commands.console import Commands
+from gnomon.runtime.commands.console import Commands, write
 
 HELP = """
 A kernel compiler for attention whose positions are encoded inside the score.
@@ -21,10 +23,25 @@ app = typer.Typer(
     epilog="Begin with [cyan]gnomon list[/], [cyan]gnomon show fox[/], [cyan]gnomon check fox[/].",
     rich_markup_mode="rich",
     no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """What stands before a command; its help is that of the app."""
+    if version:
+        from gnomon.runtime.compile import installed_version
+
+        write(f"gnomon {installed_version()}")
+        raise typer.Exit
+
+
 app.command("list", epilog=catalogue.EXAMPLES)(catalogue.list_variants)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("lower", epilog=lower.EXAMPLES)(lower.lower)
@@ -36,4 +53,4 @@ app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 
 def main() -> None:
     """Run the command line on the arguments of the process."""
-    app()
+    app(prog_name="gnomon")

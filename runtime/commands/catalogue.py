@@ -33,7 +33,10 @@ def list_variants(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
 ) -> None:
-    """List the published variants and the targets that each runs on today."""
+    """List the published variants and what each lowers to today.
+
+    gnomon.compile runs Numba and Triton; for the other targets there are kernels alone.
+    """
     rows = [row for row in catalogue_rows() if _wanted(row, words or [], on)]
     if as_json:
         write_json(rows)

@@ -80,9 +80,10 @@ def check(
     seed: Annotated[int, typer.Option("--seed", help="Of the random inputs.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Every error, as an object.")] = False,
 ) -> None:
-    """Check the compiled kernels: forward, log-sum-exp and every gradient, on a grid of shapes.
+    """Compare the compiled kernels with the float64 oracle.
 
-    The oracle is the same formula in plain float64.
+    The output, the log-sum-exp and every gradient, on a grid of shapes.
+    The oracle is the same formula in plain torch.
     The exit code is 1 where an error is larger than its bound.
     """
     if (variant is None) != everything:

@@ -37,7 +37,7 @@ PATIENCE = 120.0
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One object.")] = False,
 ) -> None:
-    """Say what is installed, which targets work here, and why others do not.
+    """Say what is installed, what works here, and why the rest does not.
 
     Every target compiles or runs a small kernel in a process of its own.
     The exit code is 1 where Numba or Triton do not work at all.

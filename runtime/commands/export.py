@@ -44,9 +44,10 @@ def export(
     test: Annotated[bool, typer.Option("--test", help="Run the exported tests.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The files, as an object.")] = False,
 ) -> None:
-    """Export a variant: kernels, launcher, autograd function, reference and tests.
+    """Write a variant as files that another repository can own.
 
-    The files need torch, and numba or triton; they do not need gnomon.
+    Kernels, launcher, autograd function, reference and tests.
+    They need torch, and numba or triton; they do not need gnomon.
     """
     if form != "standalone":
         raise InputError("--as", "standalone", repr(form))

@@ -1,6 +1,6 @@
 """`gnomon lower`: a variant at any stage of the compiler, or as the source of a target."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -70,14 +70,17 @@ def lower(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One object.")] = False,
 ) -> None:
-    """Lower a variant: print a stage of the compiler, or the source for a target."""
+    """Print a variant at any stage of the compiler, or the source of it.
+
+    Where neither a stage nor a target is named, the Triton kernels are printed.
+    """
     node = find(variant).node
     if dtype not in ("", *DTYPES):
         raise InputError("--dtype", f"one of {', '.join(DTYPES)}", repr(dtype))
     if list_passes:
         _list(node, as_json)
     elif explain:
-        _explain(node, as_json)
+        _explain(node, to, dim, positions, as_json)
     elif after is not None:
         from gnomon.runtime import stages
 
@@ -214,27 +217,34 @@ def _list(node: Node, as_json: bool) -> None:
     console().print(table)
 
 
-def _explain(node: Node, as_json: bool) -> None:
-    """A table of choices: what was chosen and why, then what else there was."""
+def _explain(node: Node, to: str, dim: int, positions: bool, as_json: bool) -> None:
+    """A table of choices: what was taken and why, then what else there was; costs of a pair."""
+    from gnomon.lowering.cost import Cost
     from gnomon.lowering.explain import explain
+    from gnomon.runtime.configs import look_up
 
-    choices = explain(node)
+    config = look_up("numba" if to == "numba" else "triton", dim, dim).config
+    choices = explain(node, config, sizes={"D0": dim, "DV": dim}, positions=positions)
     if as_json:
         write_json([asdict(choice) for choice in choices])
         return
+    kinds = [field.name for field in fields(Cost)]
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("choice", style="cyan", ratio=2)
-    table.add_column("taken, and what else there was", ratio=4)
-    table.add_column("cost of a pair", ratio=3)
+    table.add_column("choice", style="cyan", no_wrap=True)
+    table.add_column("taken, and what else there was", ratio=1)
+    for kind in kinds:
+        table.add_column(kind, justify="right", no_wrap=True)
+
+    def numbers(cost: object) -> list[str]:
+        return ["" if cost is None else f"{getattr(cost, kind):.4g}" for kind in kinds]
+
     for choice in choices:
-        chosen = Text(choice.chosen) + Text(f"\n{choice.why}", style="dim")
-        table.add_row(Text(choice.subject), chosen, _cost(choice.cost))
+        taken = Text(choice.chosen) + Text(f"\n{choice.why}", style="dim")
+        table.add_row(Text(choice.subject), taken, *numbers(choice.cost))
         for other in choice.alternatives:
             what = Text("or ", style="yellow") + Text(other.what, style="default")
             what += Text(f"\n{other.note}" if other.note else "", style="dim")
-            table.add_row("", what, _cost(other.cost))
-    console().print(table)
-
-
-def _cost(cost: object) -> Text:
-    return Text("" if cost is None else str(cost))
+            table.add_row("", what, *numbers(other.cost))
+    out = console()
+    out.print(table)
+    out.print(Text("\nwork for one pair of a query and a key, modelled", style="dim"))

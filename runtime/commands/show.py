@@ -25,7 +25,7 @@ def show(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One object.")] = False,
 ) -> None:
-    """Show a variant: its formula, inputs and conventions, as text, LaTeX or graph."""
+    """Show a variant's formula, inputs and conventions: text, LaTeX, graph."""
     from gnomon.dsl import show as words
     from gnomon.dsl.signature import axes_of, call_inputs
 
