@@ -20,8 +20,8 @@ def look_up(target: str, width: int, value_width: int) -> Choice:
     """The tiles for dots of `width` channels and values of `value_width`."""
     widest = max(width, value_width)
     if target == "numba":
-        tiles = Tiles(64, 256)
-        return Choice(Config(tiles, tiles, Tiles(256, 64)), "default of the CPU")
+        tiles = Tiles(128, 128)
+        return Choice(Config(tiles, tiles, tiles), "default of the CPU, measured at d = 64")
     if widest <= 64:
         tiles, columns = Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 2)
     elif widest <= 128:
