@@ -30,7 +30,7 @@ from gnomon.lowering.core import Program
 from gnomon.lowering.emit import torch_maps as maps
 from gnomon.lowering.emit.signature_text import Signature, symbol_name
 from gnomon.lowering.emit.text import Code, atom, call, docstring, infix, statement
-from gnomon.lowering.emit.torch import Values
+from gnomon.lowering.emit.torch import Values, finest
 from gnomon.lowering.emit.torch_library import functions
 from gnomon.lowering.emit.torch_text import Value, lifted, method, subscript
 
@@ -93,8 +93,7 @@ class PairValues(Values):
         code = self.fit(
             (a, b), (row, column), lambda x: call("torch.einsum", equation, x[0].code, x[1].code)
         )
-        heads = "Head" if "Head" in (row.heads, column.heads) else None
-        return Value(code, "f64", "pair", heads, batched=True)  # type: ignore[arg-type]
+        return Value(code, "f64", "pair", finest([row.heads, column.heads]), batched=True)
 
     def decay(self, x: Expr) -> Value:
         """The steps of (j, i]; of a constant step, as many as the positions are apart."""
@@ -114,7 +113,7 @@ class PairValues(Values):
         clamped = [
             maps.clamped(self, part, table, axis, "entry") for axis, part in enumerate(index)
         ]
-        heads = "Head" if table.heads or any(part.heads for part in index) else None
+        heads = finest([table.heads, *(part.heads for part in index)])
         result = Value(table.code, "f64", "pair", heads, table.axes - len(index), batched=True)
         if table.place == "constant":
             lead = [str(maps.whole_head(self))] if table.heads else []

@@ -9,7 +9,7 @@ from gnomon.lowering.emit.autograd_text import class_name, hosts, tensors
 from gnomon.lowering.emit.signature_text import Signature, symbol_name
 from gnomon.lowering.emit.text import Code, atom, call, keyword, statement
 from gnomon.lowering.emit.torch import SHORT, Values
-from gnomon.lowering.emit.torch_text import Value, method, subscript
+from gnomon.lowering.emit.torch_text import PLACES, Value, method, subscript
 
 _TIMES = {"row": "call.T_q", "column": "call.T_k"}
 _HEADS = {"Head": "call.H", "KVHead": "call.KV", None: "1"}
@@ -25,9 +25,8 @@ class Body(Values):
     def _visit(self, node: Expr) -> Value:
         match node:
             case Read(stream) | Anchored(stream, _):
-                place = "token" if stream.place == "column" else stream.place
                 code = atom(self.streams[stream.name])
-                return Value(code, "f32", place, stream.heads, 0, batched=True)  # type: ignore[arg-type]
+                return Value(code, "f32", PLACES[stream.place], stream.heads, batched=True)
             case Index("row"):
                 return Value(self.need("index_q"), "i64", "row")
         return super()._visit(node)

@@ -45,6 +45,7 @@ from gnomon.lowering.emit.signature_text import Signature, symbol_name
 from gnomon.lowering.emit.text import ATOM, Code, atom, call, grouped, infix, literal, statement
 from gnomon.lowering.emit.torch_names import MODULE_NAMES, name_of
 from gnomon.lowering.emit.torch_text import (
+    PLACES,
     DType,
     Place,
     Value,
@@ -232,12 +233,12 @@ class Values:
 
     def input(self, node: Input) -> Value:
         """A tensor of the call."""
-        place = {"constant": "constant", "row": "row"}.get(node.place, "token")
+        place = PLACES[node.place]
         code = atom(node.name)
         if place != "constant" and node.heads is None:
             code = subscript(code, ":, :, None")
         dtype: DType = "i64" if node.element == "int" else "io"
-        value = Value(code, dtype, place, node.heads, len(node.axes), place != "constant")  # type: ignore[arg-type]
+        value = Value(code, dtype, place, node.heads, len(node.axes), place != "constant")
         return self.doubled(value)
 
     def doubled(self, value: Value) -> Value:
@@ -368,11 +369,11 @@ class Values:
 
     def like(self, values: Sequence[Value], code: Code, dtype: DType) -> Value:
         """The value of a pointwise function of levelled values."""
-        place = next((v.place for v in values if v.place != "constant"), "constant")
+        places: list[Place] = [v.place for v in values if v.place != "constant"]
         return Value(
             code,
             dtype,
-            place,
+            places[0] if places else "constant",
             finest(value.heads for value in values),
             max(value.axes for value in values),
             any(value.batched for value in values),

@@ -11,7 +11,7 @@ with 1 for a batch, time or head axis that it does not depend on. Axes missing o
 added by torch's broadcasting, so an index is needed only where a scalar meets a vector.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -31,6 +31,16 @@ DType = Literal["int", "float", "io", "f32", "f64", "i64", "bool"]
 """int and float are Python numbers; io is the dtype of the caller's tensor, whatever it is."""
 
 Place = Literal["constant", "token", "row", "pair"]
+
+
+PLACES: Mapping[str, Place] = {
+    "constant": "constant",
+    "row": "row",
+    "column": "token",
+    "token": "token",
+    "pair": "pair",
+}
+"""Where a value of the score IR lies: a column has a row for every token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from generated_modules import assert_formatted, doubled, execute, gradients, oracle, plain_python
-from support import assert_close, small_tensors
+from support import Shape, assert_close, small_tensors
 
 import gnomon as gn
 from gnomon.dsl import catalogue
@@ -77,7 +77,9 @@ def test_packed_calls_agree_with_the_oracle(name: str) -> None:
 
 
 @gn.variant
-def sink_beside_a_gate(q, k, sink: gn.Param[gn.Head], log_f: gn.Token[gn.Head]):
+def sink_beside_a_gate(
+    q: gn.Value, k: gn.Value, sink: gn.Param[gn.Head], log_f: gn.Token[gn.Head]
+) -> gn.Value:
     "FoX with a sink: the row's own gate does not cancel"
     score = gn.dot(q, k) * gn.rsqrt_dim(q) + gn.decay(log_f)
     return gn.softmax(score, mask=gn.causal(), sink=sink)
@@ -130,8 +132,8 @@ def test_cotangents_may_be_views() -> None:
 
 
 def test_a_running_sum_does_not_add_up_the_rounding_of_16_bit_outputs() -> None:
-    shape = {"time": 60, "dim": 8, "value_dim": 8, "batch": 1, "heads": 2, "kv_heads": 1}
-    tensors = small_tensors(catalogue.fox, dtype=torch.bfloat16, requires_grad=True, **shape)
+    shape = Shape(batch=1, time=60, heads=2, kv_heads=1, dim=8)
+    tensors = small_tensors(catalogue.fox, shape, dtype=torch.bfloat16, requires_grad=True)
     call, twins = function(catalogue.fox, packed=False, io="bf16"), doubled(tensors)
     out = call(**tensors)
     assert out.dtype == torch.bfloat16
@@ -215,9 +217,9 @@ def test_bad_offsets_are_refused_by_name(cuts: dict[str, list[int]], words: str)
 
 
 def test_empty_calls_have_empty_results() -> None:
-    for size in ({"batch": 0}, {"time": 0}, {}):
-        tensors = small_tensors(catalogue.fox, **size)
-        tensors["q"] = tensors["q"] if size else tensors["q"][:, :0]
+    for shape in (Shape(batch=0), Shape(time=0), Shape()):
+        tensors = small_tensors(catalogue.fox, shape)
+        tensors["q"] = tensors["q"][:, :0] if shape == Shape() else tensors["q"]
         tensors = {name: x.detach().requires_grad_() for name, x in tensors.items()}
         out = FOX(**tensors)
         out.sum().backward()

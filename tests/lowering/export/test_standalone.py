@@ -125,12 +125,14 @@ def test_the_entry_goes_by_the_device(tmp_path: Path) -> None:
     write_standalone(both(catalogue.nope), tmp_path)
     script = "import torch, nope; x = torch.ones(1, 2, 1, 8); print(nope.nope(x, x, x).shape)"
     refused = "import torch, nope; x = torch.ones(1, 2, 1, 8, device='meta'); nope.nope(x, x, x)"
-    given = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False}
-    assert (
-        "torch.Size([1, 2, 1, 8])" in subprocess.run([sys.executable, "-c", script], **given).stdout
-    )
-    errors = subprocess.run([sys.executable, "-c", refused], **given).stderr
+    assert "torch.Size([1, 2, 1, 8])" in _run(script, tmp_path).stdout
+    errors = _run(refused, tmp_path).stderr
     assert "ValueError: q: expected a device of ['cuda', 'cpu']; got meta" in errors
+
+
+def _run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
