@@ -22,11 +22,9 @@ from gnomon.lowering.core import (
     Program,
     Read,
 )
+from gnomon.lowering.emit.text import ATOM, LEVELS, Code, atom, call, infix, prefix
 from gnomon.lowering.tile import Kernel, Stmt
 
-_INFIX = frozenset(
-    ("+", "-", "*", "/", "//", "%", "**", "<", "<=", ">", ">=", "==", "!=", "and", "or")
-)
 _SIDE = {"row": "i", "column": "j"}
 
 
@@ -76,51 +74,57 @@ def _attention(attention: Attention) -> list[str]:
 
 def formula_text(x: Node) -> str:
     """A pair formula on one line."""
+    return str(_formula(x))
+
+
+def _formula(x: Node) -> Code:
     match x:
         case Lookup(Read(stream), index):
-            inner = ", ".join(formula_text(part) for part in index)
-            return f"{stream.name}[{inner}]"
+            return atom(f"{stream.name}[{', '.join(formula_text(part) for part in index)}]")
         case Sum(inner):
-            return f"sum_n({formula_text(inner)})"
-        case Apply(fn, (a, b)) if fn in _INFIX:
-            return f"({formula_text(a)} {fn} {formula_text(b)})"
-        case Apply("neg", (a,)):
-            return f"-{formula_text(a)}"
+            return call("sum_n", _formula(inner))
         case Apply(fn, args):
-            return f"{fn}({', '.join(formula_text(arg) for arg in args)})"
-    return _leaf_text(x)
-
-
-def _leaf_text(x: Node) -> str:
-    match x:
-        case Constant(value):
-            return str(value)
+            return _applied(fn, [_formula(arg) for arg in args])
         case PairDot(row, column):
-            return f"{row.name}_i . {column.name}_j"
+            return Code(f"{row.name}_i . {column.name}_j", LEVELS["*"])
         case Read(stream) | Anchored(stream, _):
             side = _SIDE.get(stream.place)
-            return f"{stream.name}[{side}]" if side else stream.name
+            return atom(f"{stream.name}[{side}]" if side else stream.name)
+    return _leaf(x)
+
+
+def _leaf(x: Node) -> Code:
+    match x:
+        case Constant(value):
+            return Code(str(value), ATOM if value >= 0 else LEVELS["neg"])
         case Index(place):
-            return _SIDE[place]
+            return atom(_SIDE[place])
         case Given(name, _):
-            return name
+            return atom(name)
         case Output(k):
-            return f"o_{k + 1}"
-    parts = ", ".join(formula_text(child) for child in x.children())
-    return f"{type(x).__name__}({parts})"
+            return atom(f"o_{k + 1}")
+    return call(type(x).__name__, *(_formula(child) for child in x.children()))
+
+
+def _applied(fn: str, args: list[Code]) -> Code:
+    if fn in ("neg", "not"):
+        return prefix("-" if fn == "neg" else fn, args[0])
+    return infix(fn, *args) if fn in LEVELS and len(args) == 2 else call(fn, *args)
 
 
 def mask_text(mask: Mask) -> str:
     """A mask on one line."""
-    if mask.rule in ("and", "or"):
-        sign = {"and": " & ", "or": " | "}[mask.rule]
-        return (
-            "("
-            + sign.join(mask_text(part) for part in mask.operands if isinstance(part, Mask))
-            + ")"
-        )
-    inner = ", ".join(formula_text(x) if isinstance(x, Expr) else str(x) for x in mask.operands)
-    return f"{mask.rule}({inner})"
+    return str(_mask(mask))
+
+
+def _mask(mask: Mask) -> Code:
+    match mask:
+        case Mask("and" | "or" as rule, (Mask() as a, Mask() as b)):
+            return infix("&" if rule == "and" else "|", _mask(a), _mask(b))
+        case Mask("causal", (strict,)):
+            return atom("causal(strict)" if strict else "causal()")
+    inner = (_formula(x) if isinstance(x, Expr) else atom(str(x)) for x in mask.operands)
+    return call(mask.rule, *inner)
 
 
 # ---- tile programs
@@ -185,39 +189,35 @@ def _at(index: tuple[tile.Expr, ...], limits: tuple[tile.Expr | None, ...]) -> s
 
 def expr_text(expr: tile.Expr) -> str:
     """A tile expression on one line."""
+    return str(_expr(expr))
+
+
+def _expr(expr: tile.Expr) -> Code:
+    match expr:
+        case tile.Op(fn, args, _, _):
+            return _applied(fn, [_expr(arg) for arg in args])
+        case tile.Load(tensor, index, limits, fill):
+            read = f"{tensor.name}{_at(index, limits)}"
+            if all(limit is None for limit in limits):
+                return atom(read)
+            return Code(f"{read} else {fill}", LEVELS["if"])
+        case tile.Dot(a, b):
+            return infix("@", _expr(a), _expr(b))
+        case tile.Reduce(fn, x, axis):
+            return call(f"{fn}_{axis}", _expr(x))
+        case tile.Cast(x, dtype):
+            return call(dtype, _expr(x))
+    return _made_of_nothing(expr)
+
+
+def _made_of_nothing(expr: tile.Expr) -> Code:
     match expr:
         case tile.Ref(name, _):
-            return name
+            return atom(name)
         case tile.Number(value, _):
-            return str(value)
-        case tile.Op():
-            return _op_text(expr)
+            return Code(str(value), ATOM if value >= 0 else LEVELS["neg"])
         case tile.Arange(extent):
-            return f"0..{extent}"
+            return Code(f"0..{extent}", LEVELS["<"])
         case tile.Full(value, of):
-            return f"full({value}, [{', '.join(of.shape)}])"
-        case tile.Load(tensor, index, limits, fill):
-            other = f" else {fill}" if any(x is not None for x in limits) else ""
-            return f"{tensor.name}{_at(index, limits)}{other}"
-        case tile.Dot(a, b):
-            return f"{expr_text(a)} @ {expr_text(b)}"
-        case tile.Reduce(fn, x, axis):
-            return f"{fn}_{axis}({expr_text(x)})"
-        case tile.Cast(x, dtype):
-            return f"{dtype}({expr_text(x)})"
+            return atom(f"full({value}, [{', '.join(of.shape)}])")
     raise TypeError(f"no text for {type(expr).__name__}")
-
-
-def _operand_text(expr: tile.Expr) -> str:
-    """The text of an operand: what has a fill value stands in brackets, so that its end shows."""
-    filled = isinstance(expr, tile.Load) and any(x is not None for x in expr.limits)
-    return f"({expr_text(expr)})" if filled else expr_text(expr)
-
-
-def _op_text(op: tile.Op) -> str:
-    args = [_operand_text(arg) for arg in op.args]
-    if op.fn == "neg":
-        return f"-{args[0]}"
-    if op.fn in _INFIX and len(args) == 2:
-        return f"({args[0]} {op.fn} {args[1]})"
-    return f"{op.fn}({', '.join(args)})"

@@ -90,7 +90,7 @@ def test_a_subexpression_of_one_token_is_one_stream() -> None:
 
 def test_row_times_column_meets_in_the_pair() -> None:
     weight = attention(biased(lambda a, b, s: gn.at_query(a) * gn.at_key(b))).weight
-    assert "(a_q[i] * b_k[j])" in formula_text(weight)
+    assert "a_q[i] * b_k[j]" in formula_text(weight)
 
 
 def test_positions_are_counted_unless_the_call_gives_them() -> None:
