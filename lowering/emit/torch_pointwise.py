@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 _METHODS = frozenset(
     (
         "exp",
+        "expm1",
         "log",
+        "log1p",
         "sqrt",
         "rsqrt",
         "sin",
@@ -34,12 +36,12 @@ _METHODS = frozenset(
 COMPARISONS = frozenset(("<", "<=", ">", ">="))
 REAL = frozenset(
     [
-        *("/", "**", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "cos_turns"),
+        *("/", "**", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "cos_turns"),
         *("tanh", "sigmoid", "log_sigmoid", "softplus", "relu"),
     ]
 )
 ANGLES = frozenset(("sin", "cos", "cos_turns"))
-SINGULAR = {"log": 0, "sqrt": 0, "rsqrt": 0, "exp": 0, "/": 1, "**": 0}
+SINGULAR = dict.fromkeys(("log", "log1p", "sqrt", "rsqrt", "exp", "expm1", "**"), 0) | {"/": 1}
 """The argument that has no finite gradient everywhere, by function."""
 
 
@@ -89,7 +91,7 @@ def _extreme(fn: str, args: Sequence[Value], codes: list[Code]) -> Code:
     return method(tensor, "clamp", Code(f"{keyword}={number}"))
 
 
-_MATH = frozenset(("exp", "log", "sqrt", "sin", "cos", "tanh", "floor"))
+_MATH = frozenset(("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "floor"))
 
 _ON_NUMBERS: dict[str, Callable[..., Code]] = {
     "neg": negative,
@@ -174,7 +176,7 @@ def guarded(values: "Values", value: Value, fn: str) -> Value:
     """A value that is harmless wherever it is not chosen."""
     if value.is_number:
         return value
-    safe = atom("0.0" if fn == "exp" else "1.0")
+    safe = atom("0.0" if fn in ("exp", "expm1") else "1.0")
     for condition, chosen in values.context.guards:
         test, x = values.level([condition, value])
         axes = max(test.axes, x.axes)
