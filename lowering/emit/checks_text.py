@@ -106,8 +106,11 @@ def check_call(tensors, cu_seqlens, cu_seqlens_q, cu_seqlens_k):
 '''
 
 _POSITIONS = '''
-def given_position(call, rows, positions, name=None):
-    """Positions that a call gives, of tokens [batch, time_k, 1] and queries [batch, time_q, 1]."""
+def given_position(call, rows, positions, name=None, *, whole):
+    """Positions that a call gives, of tokens [batch, time_k, 1] and queries [batch, time_q, 1].
+
+    `whole`: a kernel reads them as integers.
+    """
     label = "positions" if name is None else f"positions[{name!r}]"
     if name is not None:
         if not isinstance(positions, dict) or name not in positions:
@@ -116,6 +119,8 @@ def given_position(call, rows, positions, name=None):
     if not isinstance(positions, torch.Tensor) or positions.shape != (call.B, call.T_k):
         came = getattr(positions, "shape", type(positions).__name__)
         refuse(label, f"a tensor [batch {call.B}, time_k {call.T_k}]", came)
+    if whole and positions.is_floating_point():
+        refuse(label, "integers, because the kernels count with them", positions.dtype)
     if call.T_q > call.T_k:
         refuse("q", f"at most time_k = {call.T_k} queries beside positions", call.T_q)
     positions = positions[..., None]

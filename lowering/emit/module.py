@@ -218,7 +218,7 @@ def _public(module: Module, values: Body, signature: Signature) -> list[str]:
     lines += ["    call = check_call(tensors, cu_seqlens, cu_seqlens_q, cu_seqlens_k)"]
     lines += _refusals(module, signature)
     is_given = _takes_positions(module, signature)
-    return [*lines, *opening(values, is_given=is_given), *values.lines]
+    return [*lines, *opening(values, module.program, is_given=is_given), *values.lines]
 
 
 def _table(items: Sequence[str]) -> list[str]:

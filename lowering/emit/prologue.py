@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from gnomon.dsl.nodes import Expr, Input, walk
+from gnomon.dsl.nodes import Builtin, Expr, Input, walk
 from gnomon.lowering.core import Anchored, Attention, Index, Output, Program, Read, Stream
 from gnomon.lowering.emit.autograd_text import class_name, hosts, tensors
 from gnomon.lowering.emit.signature_text import Signature, symbol_name
@@ -137,9 +137,10 @@ def _run(program: Program, shared: Mapping[object, int]) -> Body:
     return values
 
 
-def opening(values: Body, *, is_given: bool) -> list[str]:
+def opening(values: Body, program: Program, *, is_given: bool) -> list[str]:
     """The lines that define what the body speaks of; `is_given`: the call may give positions."""
     signature, wanted = values.signature, set(values.needs)
+    whole = reads_whole_positions(program)
     counted = {"position", "position_q", "index_q"} & wanted
     given = [f"position_{c}" for c in signature.coordinates]
     lines = ["T_k = call.T_k"] * ("T_k" in wanted) + ["H = call.H"] * ("H" in wanted)
@@ -159,13 +160,14 @@ def opening(values: Body, *, is_given: bool) -> list[str]:
         origin = "call.of_queries(call.cu_seqlens_k[:-1])"
         lines.append(f"origin_q = 0 if call.cu_seqlens_k is None else {origin}")
     if counted:
-        lines += _positions(counted, is_given=is_given)
+        lines += _positions(counted, is_given=is_given, whole=whole)
     for name, coordinate in zip(given, signature.coordinates, strict=True):
-        lines.append(f'{name}, {name}_q = given_position(call, rows, positions, "{coordinate}")')
+        read = f'given_position(call, rows, positions, "{coordinate}", whole={whole})'
+        lines.append(f"{name}, {name}_q = {read}")
     return [f"    {line}" for line in lines]
 
 
-def _positions(counted: set[str], *, is_given: bool) -> list[str]:
+def _positions(counted: set[str], *, is_given: bool, whole: bool) -> list[str]:
     """Positions as they are counted, or as the call gives them."""
     if counted == {"index_q"}:
         return ["_, index_q = counted_positions(call, q.device)"]
@@ -178,7 +180,7 @@ def _positions(counted: set[str], *, is_given: bool) -> list[str]:
     if not is_given:
         return lines
     lines.append("if isinstance(positions, torch.Tensor):")
-    return [*lines, f"    {target} = given_position(call, rows, positions)"]
+    return [*lines, f"    {target} = given_position(call, rows, positions, whole={whole})"]
 
 
 def helpers(values: Body, *, is_given: bool) -> set[str]:
@@ -191,6 +193,13 @@ def helpers(values: Body, *, is_given: bool) -> set[str]:
     found |= {"sequence_starts"} if "starts" in wanted else set()
     found |= {"sequence_lengths"} if {"length", "length_q"} & wanted else set()
     return found | ({"counted_positions"} if counted else set())
+
+
+def reads_whole_positions(program: Program) -> bool:
+    """Whether a kernel reads positions of the call as integers."""
+    streams = [s for a in program.attentions for s in a.streams if s.dtype == "i32"]
+    below = (n for stream in streams for n in walk(stream.value))
+    return any(isinstance(n, Builtin) and n.which == "position" for n in below)
 
 
 def reads_memory_order(program: Program) -> bool:
