@@ -11,6 +11,7 @@ from gnomon.lowering.schedules.frame import Widths
 from gnomon.lowering.tile import Kernel
 from gnomon.runtime.configs import look_up
 from gnomon.runtime.offline import IO, TARGETS, Report, Target, compile_kernel, specialise
+from gnomon.runtime.stages import KERNELS
 
 GPUS: Mapping[str, str] = {
     "a100": "sm_80",
@@ -50,17 +51,23 @@ def gpu(name: str) -> Target:
 
 
 def reports(
-    attentions: Sequence[Kernels], target: Target, io: IO, width: int, value_width: int
+    attentions: Sequence[Kernels],
+    target: Target,
+    io: IO,
+    width: int,
+    value_width: int,
+    *,
+    roles: Sequence[str] = KERNELS,
 ) -> Iterator[KernelReport]:
-    """A report on each kernel for vectors of `width` channels. Raises WorkerError."""
+    """A report on each kernel of these roles for vectors of `width` channels.
+
+    Raises WorkerError where Triton cannot compile one.
+    """
     config = look_up("triton", width, value_width).config
     for each in attentions:
         constants = _constants(each, width, value_width)
-        for role, kernel in zip(
-            ("fwd", "bwd_rows", "bwd_columns"),
-            (each.fwd, each.bwd_rows, each.bwd_columns),
-            strict=True,
-        ):
+        for role in roles:
+            kernel = getattr(each, role)
             if kernel is not None:
                 tiles = getattr(config, role).numbers("triton")
                 yield KernelReport(

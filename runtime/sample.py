@@ -1,11 +1,12 @@
 """Random tensors for a call of any variant, of values that suit the roles of its inputs.
 
 Gates are logarithms below 0, directions of a reflection have length 1, documents never fall along
-the sequence, coordinates lie on a grid; any other input is normal, or uniform in its range.
+the sequence, coordinates lie on a grid; what stands in a logarithm, a root, a real power or a
+quotient is in (0.2, 1); any other input is normal, or uniform in its range.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gnomon.dsl.nodes import (
+    Apply,
     Builtin,
     Decay,
     Diagonal,
@@ -80,6 +82,7 @@ class Roles:
     directions: set[str] = field(default_factory=set)  # w, u of an outer product
     scales: set[str] = field(default_factory=set)  # beta of an outer product
     decays: set[str] = field(default_factory=set)  # logarithms, below 0
+    positive: set[str] = field(default_factory=set)  # inside a logarithm and the like
     summed: set[str] = field(default_factory=set)  # along the sequence: fp32
     coordinates: set[str] = field(default_factory=set)
     block_size: dict[str, int] = field(default_factory=dict)  # of the lists of selected blocks
@@ -102,6 +105,8 @@ def roles_of(variant: Variant) -> Roles:
                 found.decays |= _inputs(x)
             case Rotation(x) | PrefixSum(x):
                 found.summed |= _inputs(x)
+            case Apply(fn, args) if fn in _POSITIVE:
+                found.positive |= {name for n in _POSITIVE[fn] for name in _bare(args[n])}
             case Builtin("position", str(coordinate)):
                 found.coordinates.add(coordinate)
             case Mask("selected_blocks", (Node() as blocks, int(size))):
@@ -109,7 +114,28 @@ def roles_of(variant: Variant) -> Roles:
             case _:
                 pass
     found.summed |= found.decays
+    found.positive -= {"q", "k"}
     return found
+
+
+_POSITIVE: Mapping[str, tuple[int, ...]] = {
+    "log": (0,),
+    "sqrt": (0,),
+    "rsqrt": (0,),
+    "**": (0,),
+    "/": (1,),
+}
+"""Function -> the places of the arguments that must be above 0, or not near it."""
+_KEEPS_POSITIVE = ("softplus", "sigmoid", "exp", "abs", "where", "maximum", "clip")
+
+
+def _bare(x: Node) -> Iterator[str]:
+    """The inputs below a value that no function keeps in a range of its own."""
+    if isinstance(x, Input):
+        yield x.name
+    elif not (isinstance(x, Apply) and x.fn in _KEEPS_POSITIVE):
+        for child in x.children():
+            yield from _bare(child)
 
 
 def _inputs(*roots: Node) -> set[str]:
@@ -167,7 +193,7 @@ class Sampler:
         if given.name in roles.decays:
             return functional.logsigmoid(x)
         if given.name in roles.directions:
-            if self.far:  # three directions, one after another
+            if self.far and given.place != "constant":  # three directions, one after another
                 x = x[:, torch.arange(size[1]) % 3]
             return functional.normalize(x, dim=-1)
         # a matrix that all tokens share keeps the size of a vector
@@ -179,7 +205,7 @@ class Sampler:
             return self.ranges[name]
         if self.far and name in roles.scales:
             return 1.9, 2.0
-        return RANGES.get(name, (0.0, 0.0))
+        return RANGES.get(name, (0.2, 1.0) if name in roles.positive else (0.0, 0.0))
 
     def _integers(
         self, given: Input, size: tuple[int, ...], roles: Roles, random: torch.Generator

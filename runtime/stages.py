@@ -50,12 +50,17 @@ def _text(left: object, kernels: Sequence[str]) -> str:
 
 
 def chosen(found: Sequence[Kernel], roles: Sequence[str]) -> list[Kernel]:
-    """The kernels of these roles, all where none is named. Raises InputError for other roles."""
+    """The kernels of these roles, all where none is named."""
+    ends = tuple(f"_{role}" for role in known_roles(roles))
+    return [kernel for kernel in found if kernel.name.endswith(ends)]
+
+
+def known_roles(roles: Sequence[str]) -> Sequence[str]:
+    """These roles, all where none is named. Raises InputError for one that no kernel has."""
     for role in roles:
         if role not in KERNELS:
             raise InputError("--kernel", f"one of {', '.join(KERNELS)}", repr(role))
-    ends = tuple(f"_{role}" for role in roles or KERNELS)
-    return [kernel for kernel in found if kernel.name.endswith(ends)]
+    return roles or KERNELS
 
 
 def kernels_of(lowered: Lowered, roles: Sequence[str]) -> list[Kernel]:

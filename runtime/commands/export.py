@@ -1,5 +1,6 @@
 """`gnomon export`: a variant as files that another repository can own."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -104,7 +105,9 @@ def _command(variant: str, to: Path, target: str) -> str:
 
 def run_tests(folder: Path, *, quiet: bool) -> bool:
     """Whether the tests pass in a process of their own, which knows the folder alone."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
+    # what a repository around the folder asks of its own tests is not asked of these
+    options = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "."]
+    command = [sys.executable, "-m", "pytest", *options, "."]
     with progress_console().status("running the exported tests"):
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if not quiet or done.returncode:

@@ -149,18 +149,19 @@ def _compiled(node: Node, request: Request, gpu: str) -> list[dict[str, Any]]:
     """A line for each kernel: tiles, registers, spills, shared memory."""
     from gnomon.lowering.pipelines import lower as lowered
     from gnomon.runtime import reports
+    from gnomon.runtime.stages import known_roles
     from gnomon.runtime.worker import WorkerError
 
-    target = reports.gpu(gpu)
+    target, roles = reports.gpu(gpu), known_roles(request.kernels)
     io: Any = request.dtype or "bf16"
     kernels = lowered(node, packed=request.packed, positions=request.positions).kernels
     with progress_console().status(f"compiling for {target.name}"):
         try:
-            rows = list(reports.reports(kernels, target, io, request.dim, request.dim))
+            dims = request.dim, request.dim
+            rows = list(reports.reports(kernels, target, io, *dims, roles=roles))
         except WorkerError as error:
             raise refused(f"Triton cannot compile it for {target.name}:\n{error}") from None
-    ends = tuple(f"_{role}" for role in request.kernels) or ("",)
-    return [_report(row, target) for row in rows if row.kernel.endswith(ends)]
+    return [_report(row, target) for row in rows]
 
 
 def _report(row: "KernelReport", target: "Target") -> dict[str, Any]:
