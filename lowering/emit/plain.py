@@ -101,8 +101,13 @@ class PairValues(Values):
             position = Builtin("position")
             distance = Apply("-", (At(position, "row"), At(position, "column")))
             return self.value(Apply("*", (x, distance)))
-        total = PrefixSum(x, True)
-        return self.value(Apply("-", (At(total, "row"), At(total, "column"))))
+        # a step of -inf counts as -1e5: e^-1e5 is 0, and differences of sums stay finite
+        steps = self.value(x, guards=())
+        total = method(method(steps.code, "clamp", Code("min=-1e5")), "cumsum", atom("1"))
+        sums = self.bind("running_sum", steps.with_code(total))
+        row = self.read_rows(sums)
+        row, column = self.level([row, sums])
+        return self.like([row, column], infix("-", row.code, column.code), "f64")
 
     def pair_entry(self, node: Lookup) -> Value:
         """An entry that depends on the pair."""

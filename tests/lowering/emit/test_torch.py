@@ -177,6 +177,13 @@ def test_reference_rows_without_keys_are_zero_and_give_no_gradient() -> None:
     assert tensors["q"].grad[:, :2].abs().max() == 0
 
 
+def test_reference_forgets_all_where_a_gate_is_shut() -> None:
+    tensors = small_tensors(catalogue.fox, time=9)
+    tensors["log_f"][:, 4] = -torch.inf
+    function = _function(print_reference(to_program(catalogue.fox.node)), catalogue.fox)
+    assert_close("out", oracle(catalogue.fox, tensors), function(**tensors), 1e-12)
+
+
 @gn.variant
 def hidden_powers(
     q: gn.Value, k: gn.Value, slope: gn.Param[gn.Head], gate: gn.Token[gn.KVHead]

@@ -35,8 +35,8 @@ def one_sequence(q, k, v, log_f, positions):
     i = torch.arange(T_k - T_q, T_k, device=q.device)[None, :, None, None]
     j = torch.arange(T_k, device=q.device)[None, None, :, None]
     visible = j <= i
-    log_f_sum = log_f.cumsum(1)
-    log_f_decay = log_f_sum[:, rows][:, :, None] - log_f_sum[:, None]
+    running_sum = log_f.clamp(min=-1e5).cumsum(1)
+    log_f_decay = running_sum[:, rows][:, :, None] - running_sum[:, None]
     logit = torch.einsum("bihd,bjhd->bijh", q, k) * d**-0.5 + log_f_decay
     weights, lse = softmax(logit, visible)
     o = torch.einsum("bijh,bjhv->bihv", weights, v)
