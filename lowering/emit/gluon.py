@@ -182,7 +182,16 @@ class Statements:
                 place = keyword("axis", atom(str(x.type.shape.index(axis))))
                 self._line(f"{name} = ", call(f"gl.{fn}", atom(x.name), place), depth)
             case _:
-                self._line(f"{name} = ", self.expressions.made(value, shape), depth)
+                self._assign(name, self.expressions.made(value, shape), depth)
+
+    def _assign(self, name: str, code: Code, depth: int) -> None:
+        """A new value; a long one that begins with a sum in parentheses takes two steps."""
+        flat = len(f"{INDENT * depth}{name} = {code}") <= text.WIDTH
+        if not flat and len(code.chain) == 2 and code.chain[0][1].plain:
+            (_, first), (operator, second) = code.chain
+            self._line(f"{name} = ", first.items[0], depth)
+            code = infix(operator, atom(name), second)
+        self._line(f"{name} = ", code, depth)
 
     def _fill(self, ref: Ref, value: Expr, depth: int) -> None:
         """Brings a tile to shared memory: from memory past the registers, or from these."""

@@ -29,9 +29,16 @@ _OPTIONS: dict[On, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A kernel in TileLang, and the helper functions it calls."""
+    """A kernel in TileLang: its text, and what one has to know to build and to call it.
+
+    sizes    the arguments of the builder
+    numbers  the arguments of the program behind its tensors
+    helpers  the functions that the text calls
+    """
 
     source: str
+    sizes: tuple[str, ...]
+    numbers: tuple[str, ...]
     helpers: frozenset[str]
 
 
@@ -78,7 +85,9 @@ def printed(kernel: tile.Kernel, *, on: On = "gpu") -> Printed:
         "",
         f"{INDENT}return main",
     ]
-    return Printed(text.body(lines), frozenset(printer.elements.helpers))
+    numbers = (*sizes.numbers, *sizes.counts)
+    helpers = frozenset(printer.elements.helpers)
+    return Printed(text.body(lines), tuple(sizes.arguments), numbers, helpers)
 
 
 def _parameters(kernel: tile.Kernel, sizes: Sizes) -> list[str]:

@@ -29,7 +29,6 @@ DTYPES = {
 }
 _WHOLE = ("bool", "i32", "i64")
 _CALLS = {
-    "abs": "T.abs",
     "cdiv": "T.ceildiv",
     "cos": "T.cos",
     "exp": "T.exp",
@@ -43,7 +42,9 @@ _CALLS = {
     "sqrt": "T.sqrt",
     "where": "T.if_then_else",
 }
-_REAL = set(_CALLS) - {"abs", "cdiv", "maximum", "minimum", "where"} | tilelang_helpers.NAMES
+_REAL = set(_CALLS) - {"cdiv", "maximum", "minimum", "where"} | tilelang_helpers.NAMES - {
+    "magnitude"
+}
 _INFIX = ("+", "-", "*", "/", "<", "<=", ">", ">=", "==", "!=", "//", "%", "and", "or")
 
 
@@ -136,7 +137,7 @@ class Elements:
                 return call("T.max", codes[0], number(0 if dtype in _WHOLE else 0.0))
             case "**" if isinstance(expr.args[1], Number) and expr.args[1].value == 2:
                 return self._function("square", codes[:1])
-        return self._function("power" if fn == "**" else fn, codes)
+        return self._function({"**": "power", "abs": "magnitude"}.get(fn, fn), codes)
 
     def _function(self, fn: str, codes: list[Code]) -> Code:
         if fn in _CALLS:

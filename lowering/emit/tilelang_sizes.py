@@ -9,10 +9,11 @@ _BLOCKS = {"NM": ("T_q", "BM"), "NN": ("T_k", "BN")}
 class Sizes:
     """Arguments of the builder, and what follows from them.
 
-    numbers  scalars of each call: fp32 numbers such as the scale
-    counts   integers of each call: in a packed call the blocks of its longest sequence
-    limits   the name of the last element of an axis, by axis
-    extents  the extents of tiles
+    arguments  what the builder takes
+    numbers    scalars of each call: fp32 numbers such as the scale
+    counts     integers of each call: in a packed call the blocks of its longest sequence
+    limits     the names of the sizes that end the axes of tensors, by axis
+    extents    the extents of tiles
     """
 
     def __init__(self, kernel: tile.Kernel) -> None:
@@ -37,11 +38,12 @@ class Sizes:
         widths = {axis for t in tensors for axis in t.axes} - set(self.axes)
         self.limits |= {axis: axis for axis in widths}
         self.given = [name for name in given if name not in _BLOCKS]
+        self.arguments = ["B", *self.given, *self.extents]
         self.blocks = [name for name in scalars_of(kernel) if name in _BLOCKS]
 
     def signature(self, options: tuple[str, ...]) -> list[str]:
         """The first lines of the builder."""
-        names = ["B", *self.given, *self.extents, "*", *options]
+        names = [*self.arguments, "*", *options]
         line = f"def {self.kernel.name}({', '.join(names)}):"
         if len(line) <= text.WIDTH:
             return [line]

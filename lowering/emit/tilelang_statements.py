@@ -37,13 +37,15 @@ class Statements:
 
     def __init__(self, buffered: Buffered, sizes: Sizes, words: Words) -> None:
         self.kernel, self.buffers, self.words = buffered.kernel, buffered.buffers, words
-        self.taken = {p.name for p in self.kernel.params} | set(self.buffers)
-        self.taken |= {name for name, _ in self.kernel.grid}
+        self.taken = self._given() | set(self.buffers)
         self.taken |= {s.ref.name for s in tile.walk(self.kernel.body) if isinstance(s, tile.Let)}
         variables = {extent: self._variable(extent) for extent in sizes.extents}
         cells = {name for name, (_, home) in self.buffers.items() if home == "cell"}
         self.elements = Elements(cells, variables)
         self.limits = sizes.limits
+        loops = [s for s in tile.walk(self.kernel.body) if isinstance(s, tile.For)]
+        ends = [x for loop in loops for end in (loop.start, loop.stop) for x in parts(end)]
+        self.bounds = {x.name for x in ends if isinstance(x, Ref)} - self._given()
         self.pipeline = _pipeline(self.kernel.body) if words.pipeline else None
         self.rings = self._rings()
         self.out: list[str] = []
@@ -52,6 +54,10 @@ class Statements:
         """The extents of the loop over elements that the last line stands in."""
         self.written: set[str] = set()
         """The buffers that this loop writes."""
+
+    def _given(self) -> set[str]:
+        """The names that the kernel does not make."""
+        return {p.name for p in self.kernel.params} | {name for name, _ in self.kernel.grid}
 
     def _variable(self, extent: str) -> str:
         return self._fresh(extent.removeprefix("B").lower() if extent in self.kernel.order else "d")
@@ -121,7 +127,11 @@ class Statements:
 
     def _value(self, ref: Ref, value: Expr, depth: int) -> None:
         if not ref.type.shape and ref.name not in self.elements.cells:
-            self._line(f"{ref.name} = ", self.elements.code(value), depth)
+            code = self.elements.code(value)
+            if ref.name in self.bounds:
+                # TileLang would write any other scalar out wherever the index of the loop stands
+                code = call("T.alloc_var", atom('"int32"'), keyword("init", code))
+            self._line(f"{ref.name} = ", code, depth)
             return
         match value:
             case tile.Full(fill, _) if ref.type.shape:

@@ -72,8 +72,8 @@ class _Flat:
                 assert isinstance(target, Ref)
                 self.assign(target, self.plain(value), carried=True)
             case tile.For(index, start, stop, step, body, stages):
-                bounds = (self.plain(x) for x in (start, stop, step))
-                self.out.append(tile.For(index, *bounds, self.body(body), stages))
+                first, last, by = (self.plain(x) for x in (start, stop, step))
+                self.out.append(tile.For(index, first, last, by, self.body(body), stages))
             case tile.Store(tensor, index, value, limits):
                 value = self.pointwise(self.plain(value), f"b_{tensor.name}")
                 places, ends = self.all(index), self.bounds(limits)

@@ -1,5 +1,6 @@
 """What a process with TileLang runs: printed programs lowered to CUDA, or run on the CPU."""
 
+import importlib.util
 import logging
 import re
 import shutil
@@ -10,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 _folder = tempfile.TemporaryDirectory(prefix="gnomon-")
-_FLAGS = "-x cu -std=c++17 -cubin -O3 --expt-relaxed-constexpr -DENABLE_BF16 -Xptxas -v".split()
+_FLAGS = ["-cubin", "-std=c++17", "-O3", "-DENABLE_BF16", "--expt-relaxed-constexpr", "-Xptxas=-v"]
 
 
 def _program(source: str, name: str, sizes: dict[str, int], symbols: list[str]) -> Any:
     """The program that the builder of that name in a module makes."""
-    import importlib.util
-
-    import tilelang.language as T
+    from tilelang.language import dynamic
 
     path = Path(_folder.name) / f"kernels_{abs(hash(source))}.py"
     path.write_text(source)
@@ -27,7 +26,7 @@ def _program(source: str, name: str, sizes: dict[str, int], symbols: list[str]) 
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    return getattr(module, name)(**sizes, **{symbol: T.dynamic(symbol) for symbol in symbols})
+    return getattr(module, name)(**sizes, **{symbol: dynamic(symbol) for symbol in symbols})
 
 
 def lower(source: str, name: str, sizes: dict[str, int], symbols: list[str], arch: str) -> str:
@@ -42,7 +41,7 @@ def lower(source: str, name: str, sizes: dict[str, int], symbols: list[str], arc
 
 
 def assemble(cuda: str, arch: str) -> dict[str, int]:
-    """Registers and spilled bytes of a thread, as nvcc reports them; empty where there is no nvcc."""
+    """Registers and spilled bytes of a thread, as nvcc reports them; nothing without nvcc."""
     import tilelang
 
     compiler = shutil.which("nvcc")
@@ -52,7 +51,8 @@ def assemble(cuda: str, arch: str) -> dict[str, int]:
     path = Path(_folder.name) / "kernel.cu"
     path.write_text(cuda)
     include = [f"-I{package / 'src'}", f"-I{package / '3rdparty/cutlass/include'}"]
-    command = [compiler, f"-arch={arch}", *_FLAGS, *include, path, "-o", path.with_suffix(".cubin")]
+    files = [str(path), "-o", str(path.with_suffix(".cubin"))]
+    command = [compiler, f"-arch={arch}", *_FLAGS, *include, *files]
     log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     return {
         "registers": max(int(n) for n in re.findall(r"Used (\d+) registers", log)),
@@ -60,15 +60,13 @@ def assemble(cuda: str, arch: str) -> dict[str, int]:
     }
 
 
-def run(
-    source: str, name: str, sizes: dict[str, int], symbols: list[str], arguments: list[Any]
-) -> list[Any]:
+def run(source: str, name: str, sizes: dict[str, int], arguments: list[Any]) -> list[Any]:
     """Runs a program that was printed for the CPU; returns its arguments as it leaves them."""
     import tilelang
     import torch
 
     logging.disable(logging.INFO)
-    program = _program(source, name, sizes, symbols)
+    program = _program(source, name, sizes, [])
     kernel = tilelang.compile(program, target={"kind": "c"})
     tensors = [torch.from_numpy(x) if hasattr(x, "shape") else x for x in arguments]
     kernel(*tensors)
