@@ -18,33 +18,34 @@ def drop_row_constants(attention: Attention) -> Attention:
     """The attention with its row-constant logit terms in `row_term`."""
     if attention.normaliser != "softmax":
         return attention
-    terms = _terms(attention.weight, positive=True)
-    row = [term for term in terms if _is_row_constant(term[0])]
-    pair = [term for term in terms if not _is_row_constant(term[0])]
+    found = terms(attention.weight)
+    row = [term for term in found if _is_row_constant(term[0])]
+    pair = [term for term in found if not _is_row_constant(term[0])]
     if not row or not pair:
         return attention
-    return replace(attention, weight=_sum(pair), row_term=_sum(row))
+    return replace(attention, weight=total(pair), row_term=total(row))
 
 
-def _terms(x: Expr, *, positive: bool) -> list[tuple[Expr, bool]]:
+def terms(x: Expr, *, positive: bool = True) -> list[tuple[Expr, bool]]:
+    """The terms of a sum, each with whether it is added."""
     match x:
         case Apply("+", (a, b)):
-            return _terms(a, positive=positive) + _terms(b, positive=positive)
+            return terms(a, positive=positive) + terms(b, positive=positive)
         case Apply("-", (a, b)):
-            return _terms(a, positive=positive) + _terms(b, positive=not positive)
+            return terms(a, positive=positive) + terms(b, positive=not positive)
         case Apply("neg", (a,)):
-            return _terms(a, positive=not positive)
+            return terms(a, positive=not positive)
     return [(x, positive)]
 
 
-def _sum(terms: list[tuple[Expr, bool]]) -> Expr:
-    # a positive term first, so that the sum reads as a person would write it
-    ordered = sorted(terms, key=lambda term: not term[1])
+def total(parts: list[tuple[Expr, bool]]) -> Expr:
+    """The sum of terms: a positive one first, as a person would write it."""
+    ordered = sorted(parts, key=lambda part: not part[1])
     first, positive = ordered[0]
-    total = first if positive else Apply("neg", (first,))
+    made = first if positive else Apply("neg", (first,))
     for term, sign in ordered[1:]:
-        total = Apply("+" if sign else "-", (total, term))
-    return total
+        made = Apply("+" if sign else "-", (made, term))
+    return made
 
 
 def _is_row_constant(x: Expr) -> bool:

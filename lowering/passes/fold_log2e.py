@@ -3,6 +3,7 @@
     log2(e) * (a + b)            ->  log2(e) * a + log2(e) * b
     log2(e) * (x * c)            ->  x * (log2(e) * c)      c a number, a constant, a row or column
     log2(e) * where(p, a, b)     ->  where(p, log2(e) * a, log2(e) * b)
+    log2(e) * (D_i - D_j)        ->  (D_i - D_j) * log2(e)  prefix sums: the difference comes first
     log2(e) * x                  ->  x * log2(e)            anything else
 
 Takes: the logit of a softmax in normal form.
@@ -27,6 +28,8 @@ def _times(x: Expr, factor: float) -> Expr:
     match x:
         case Constant(value):
             return Constant(float(value) * factor)
+        case Apply("-", (Anchored(), Anchored())):
+            return Apply("*", (x, Constant(factor)))
         case Apply("+" | "-" as fn, (a, b)):
             return Apply(fn, (_times(a, factor), _times(b, factor)))
         case Apply("neg", (a,)):

@@ -23,6 +23,7 @@ from gnomon.lowering import tile
 from gnomon.lowering.build import Block
 from gnomon.lowering.core import Attention, PairDot, Stream
 from gnomon.lowering.passes.fold_log2e import LOG2E, fold_log2e
+from gnomon.lowering.schedules.decays import decays_of
 from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.forward import BM, BN, MINUS_INFINITY, bounded, score_tile
 from gnomon.lowering.schedules.frame import ZERO, Frame, Place, Side, scalar
@@ -74,9 +75,11 @@ class _Backward:
         self.b: Block = self.frame.block
         self.stationary, self.moving = self.b.order
         self.sums = collect(adjoints(attention), place)
-        self.recomputed = [attention.weight]
+        self.decays = decays_of(attention)
+        self.whole = self.edge = attention.weight
         if attention.normaliser == "softmax":
-            self.recomputed = [fold_log2e(attention.weight)]
+            self.whole = fold_log2e(attention.weight)
+            self.edge = self.whole if self.decays is None else fold_log2e(self.decays.weight)
         self.singular = any(
             isinstance(node, Apply) and node.fn in _UNBOUNDED
             for formula in (attention.weight, attention.denominator)
@@ -85,8 +88,7 @@ class _Backward:
         )
         self.do = Tensor("do", ("batch", "time_q", "head", "DV"), "io", "in")
         names = {"softmax": ["lse"], "weighted_sum": [], "ratio": ["den"]}[attention.normaliser]
-        if attention.exponent is not None:
-            names = [*names, "row_max"]
+        names += [] if attention.exponent is None else ["row_max"]
         self.stats = {name: self.frame.statistic(name, "in") for name in names}
         self.delta = self.frame.statistic("delta", "in")
 
@@ -106,14 +108,22 @@ class _Backward:
             lse: tile.Expr = b.let("b_lse", row.vector(self.stats["lse"], frame.h, float("inf")))
             # a row without keys has lse -inf: +inf gives every pair weight 0 instead
             lse = b.op("where", b.op("==", lse, MINUS_INFINITY), INFINITY, lse)
-            if self.a.row_term is not None:
-                lse = b.op("-", lse, PairTile(frame, row, row, {}).value(self.a.row_term))
-            known["shift"] = b.let("b_shift", b.op("*", lse, LOG2E))
+            known["whole"] = self._shift(row, "b_shift", lse, self.a.row_term)
+            known["edge"] = known["whole"]
+            if self.decays is not None:
+                known["edge"] = self._shift(row, "b_shift_edge", lse, self.decays.rest)
         elif self.a.normaliser == "ratio":
             known |= self._ratio_rows(row)
         if self.a.normaliser != "weighted_sum":
             known["delta"] = b.let("b_delta", row.vector(self.delta, frame.h))
         return known
+
+    def _shift(self, row: Side, name: str, lse: tile.Expr, left_out: Expr | None) -> tile.Expr:
+        """The log-sum-exp as the logits of a tile are measured, in units of log 2."""
+        if left_out is not None:
+            lines = PairTile(self.frame, row, row, {})
+            lse = self.b.op("-", lse, lines.value(left_out))
+        return self.b.let(name, self.b.op("*", lse, LOG2E))
 
     def _ratio_rows(self, row: Side) -> dict[str, tile.Expr]:
         b, frame = self.b, self.frame
@@ -138,13 +148,13 @@ class _Backward:
         shown = None if condition is None else b.let("b_visible", condition)
         # hidden pairs have cotangent 0; a derivative that can be infinite there must not meet it
         self.shown = shown if self.singular else None
-        pair.announce([*self.recomputed, *(a for s in self.sums.values() for _, a in s.leaves)])
+        formula = self.edge if masked else self.whole
+        pair.announce([formula, *(a for s in self.sums.values() for _, a in s.leaves)])
         product = self._meet(known["do"], self.v)
         if self.a.normaliser == "softmax":
-            logit = pair.value(self.recomputed[0])
-            p = self._hide(
-                b.op("exp2", b.op("-", score_tile(b, logit, pair.shape), known["shift"])), shown
-            )
+            logit = score_tile(b, pair.value(formula), pair.shape)
+            shift = known["edge" if masked else "whole"]
+            p = self._hide(b.op("exp2", b.op("-", logit, shift)), shown)
             weight = b.let("b_p", p)
             g = b.let("b_g", product)
             ds = b.op("*", weight, b.op("-", g, known["delta"]))
@@ -312,12 +322,10 @@ class _Rows(_Backward):
         # a ragged tile of queries has no interior: its missing rows must not count in sums
         whole = b.op("<=", b.op("+", first, BM), scalar("T_q"))
         for loop in ranges.loops(self.a.mask, interior=whole):
-            b.remark(
-                "edge tiles: pairs are masked" if loop.masked else "tiles that every row sees whole"
-            )
+            b.remark(loop.note("row"))
             with b.loop("i_c", loop.start, loop.stop, BN) as i_c, self.frame.scope(row):
                 column = self.frame.moving("column", i_c, loop)
-                pair = PairTile(self.frame, row, column, dict(known))
+                pair = PairTile(self.frame, row, column, dict(known), exact=loop.masked)
                 self.v = b.let(
                     "b_v", column.matrix(self.frame.v, self.frame.kv, "DV", "BV"), "[BN, BV]"
                 )
@@ -377,16 +385,14 @@ class _Columns(_Backward):
         ranges = Ranges(b, Stationary("column", first, end, scalar("T_q"), shift), BM)
         whole = b.op("<=", b.op("+", first, BN), scalar("T_k"))
         for loop in ranges.loops(self.a.mask, interior=whole):
-            b.remark(
-                "edge tiles: pairs are masked" if loop.masked else "tiles that every key sees whole"
-            )
+            b.remark(loop.note("key"))
             with b.loop("i_r", loop.start, loop.stop, BM) as i_r, self.frame.scope(column):
                 self.step(self.frame.moving("row", i_r, loop), column, masked=loop.masked)
 
     def step(self, row: Side, column: Side, *, masked: bool) -> None:
         b = self.b
         known = self.load_rows(row)
-        pair = PairTile(self.frame, row, column, dict(known), anchor=row)
+        pair = PairTile(self.frame, row, column, dict(known), anchor=row, exact=masked)
         weight = self.weights(pair, known, masked=masked)
         b.set(self.dv, b.op("+", self.dv, Dot(Cast(weight, "io"), known["do"])))
         self.collect(pair)

@@ -20,7 +20,10 @@ _REAL = frozenset(("f32", "f64", "io"))
 
 
 class PairTile:
-    """The pairs of one query tile and one key tile: values of formulas, formed once each."""
+    """The pairs of one query tile and one key tile: values of formulas, formed once each.
+
+    `exact`: differences of prefix sums are taken in fp64, pair by pair (schedules/decays.py).
+    """
 
     def __init__(
         self,
@@ -29,10 +32,12 @@ class PairTile:
         column: Side,
         given: Mapping[str, tile.Expr],
         anchor: Side | None = None,
+        *,
+        exact: bool = False,
     ) -> None:
         self.frame, self.block = frame, frame.block
         self.row, self.column = row, column
-        self.anchor = anchor or row
+        self.anchor, self.exact = anchor or row, exact
         self.given = dict(given)
         self.memo: dict[Expr, tile.Expr] = {}
         self.uses: dict[Expr, int] = {}
@@ -86,6 +91,9 @@ class PairTile:
         match x:
             case Apply("detach", (a,)):
                 return self.value(a)
+            case Apply("-", (Anchored(row, a), Anchored(column, b))) if self.exact and a == b:
+                sums = self.row.summed(row), self.column.summed(column)
+                return Cast(self.block.op("-", *sums), "f32")
             case Apply(fn, args):
                 return self._apply(fn, [self.value(arg) for arg in args])
             case Lookup(Read(stream), index):

@@ -16,6 +16,7 @@ from gnomon.lowering import tile
 from gnomon.lowering.build import Block
 from gnomon.lowering.core import Attention, Read
 from gnomon.lowering.passes.fold_log2e import LOG2E, fold_log2e
+from gnomon.lowering.schedules.decays import decays_of
 from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.frame import Frame, Side, scalar
 from gnomon.lowering.schedules.masks import visible
@@ -37,6 +38,9 @@ class _Forward:
         self.a = attention
         self.frame = Frame(attention, "row", packed=packed)
         self.b: Block = self.frame.block
+        self.decays = decays_of(attention)
+        self.left_out = attention.row_term
+        """The row terms that the row statistics do not hold now."""
 
     def build(self) -> Kernel:
         b, frame = self.b, self.frame
@@ -96,18 +100,28 @@ class _Forward:
         tile_rows = Stationary("row", begin, end, scalar("T_k"), Number(0, "i32"))
         ranges = Ranges(b, tile_rows, BN)
         for loop in ranges.loops(self.a.mask):
-            b.remark(
-                "edge tiles: pairs are masked" if loop.masked else "tiles that every row sees whole"
-            )
+            self.measure(masked=loop.masked)
+            b.remark(loop.note("row"))
             with b.loop("i_c", loop.start, loop.stop, BN) as i_c, self.frame.scope(self.row):
                 self.step(self.frame.moving("column", i_c, loop), masked=loop.masked)
+
+    def measure(self, *, masked: bool) -> None:
+        """Measure the running maximum as the next loop does: edge tiles hold the decays."""
+        if self.decays is None:
+            return
+        left_out = self.decays.rest if masked else self.a.row_term
+        if left_out is self.left_out:
+            return
+        moved = self.b.op("*", self._lines().value(self.decays.moved), LOG2E)
+        self.b.set(self.top, self.b.op("+" if masked else "-", self.top, moved))
+        self.left_out = left_out
 
     def _alone(self) -> bool:
         return self.a.mask.rule == "everything"
 
     def step(self, column: Side, *, masked: bool) -> None:
         row_max = {"row_max": self.top} if self.a.exponent is not None else {}
-        pair = PairTile(self.frame, self.row, column, row_max)
+        pair = PairTile(self.frame, self.row, column, row_max, exact=masked)
         if self.a.normaliser == "softmax":
             self.softmax_step(pair, masked=masked)
         elif self.a.normaliser == "weighted_sum":
@@ -122,7 +136,8 @@ class _Forward:
 
     def softmax_step(self, pair: PairTile, *, masked: bool) -> None:
         b = self.b
-        logit = fold_log2e(self.a.weight)
+        weight = self.decays.weight if masked and self.decays is not None else self.a.weight
+        logit = fold_log2e(weight)
         pair.announce([logit])
         shown = self._shown(pair, pair.value(logit), masked=masked, hidden=MINUS_INFINITY)
         score = b.let("b_logit", score_tile(b, shown, pair.shape))
@@ -181,8 +196,8 @@ class _Forward:
             result = b.op("/", self.acc, whole)
             lse = b.op("*", b.op("+", self.top, b.op("log2", self.total)), LN2)
             lse = b.op("where", empty, MINUS_INFINITY, lse)
-            if self.a.row_term is not None:
-                lse = b.op("+", lse, self._lines().value(self.a.row_term))
+            if self.left_out is not None:
+                lse = b.op("+", lse, self._lines().value(self.left_out))
             stats.append((frame.statistic("lse", "out"), lse))
         elif self.a.normaliser == "ratio":
             stats.append((frame.statistic("den", "out"), self.total))

@@ -265,6 +265,14 @@ class Side:
             )
         return self.loaded[stream.name]
 
+    def summed(self, stream: Stream) -> Expr:
+        """A prefix sum with all its digits, [extent] in fp64."""
+        key = f"{stream.name}@summed"
+        if key not in self.loaded:
+            name = f"b_{stream.name}_f64"
+            self.loaded[key] = self.frame.block.let(name, self._load(stream))
+        return self.loaded[key]
+
     def first_of(self, stream: Stream) -> Expr:
         """The value at the first line of the tile."""
         key = f"{stream.name}@first"

@@ -77,6 +77,14 @@ class Loop(NamedTuple):
     end: Expr | None = None
     cut: bool = False
 
+    def note(self, lines: str) -> str:
+        """What stands above the loop."""
+        return (
+            "edge tiles: pairs are masked"
+            if self.masked
+            else f"tiles that every {lines} sees whole"
+        )
+
 
 class Ranges:
     """Interval arithmetic in scalars of the program."""
