@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tile_interpreter import Array, Meaning, run
 
@@ -126,7 +126,6 @@ TILES = st.sampled_from([1, 2, 4, 8])
 
 
 @given(MASKS, st.integers(1, KEYS), st.integers(1, KEYS), TILES, TILES)
-@settings(max_examples=50)
 @example(gn.causal(strict=True), 8, 8, 2, 1)
 @example(gn.causal(strict=True), 9, 9, 1, 2)
 @example(gn.causal() & gn.window(5) | gn.first_keys(3), 20, 20, 4, 4)
