@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, cast
+from typing import Any, Literal, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -148,7 +148,9 @@ class Attention:
         with self._lock:
             if form not in self._modules:
                 logger().info("lowering %s for %s", self.variant.name, form)
-                self._modules[form] = load(self.variant.name, self.source(form))
+                made = load(self.variant.name, self.source(form))
+                made.refuse = _refuse  # type: ignore[attr-defined]  # standalone it is a ValueError
+                self._modules[form] = made
             return self._modules[form]
 
     def path(self, form: Form) -> Path:
@@ -180,6 +182,11 @@ class Attention:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Attention, (self.variant, self.target, self.config)
+
+
+def _refuse(name: str, expected: str, came: object) -> NoReturn:
+    """What a generated module does with a bad call."""
+    raise InputError(name, expected, str(came))
 
 
 def tiles_by_name(

@@ -103,6 +103,7 @@ class _Splitter:
     def __init__(self, variant: Variant, positions: bool) -> None:
         self.variant = variant
         self.positions = positions
+        self.counts = _counts_with_positions(variant)
         self.streams: dict[tuple[Expr, str, str], Stream] = {}
         self.memo: dict[Expr, Expr] = {}
 
@@ -155,7 +156,7 @@ class _Splitter:
             place,
             of.heads,
             of.axes,
-            _stream_dtype(role, of),
+            self._dtype(role, of, value),
             role,
             value,
             role != "host" and of.element == "real" and _is_differentiable(value),
@@ -184,6 +185,16 @@ class _Splitter:
         if not needs_tensor and not axes:
             return Read(self.stream(value, "constant", "host"))
         return Read(self.stream(value, "constant", "vector" if axes else "scalar"))
+
+    def _dtype(self, role: Role, of: Kind, value: Expr) -> StreamDType:
+        """How a stream is held; positions that a call gives may be real, as in interpolation."""
+        if role == "dot":
+            return "io"
+        if role == "prefix":
+            return "f64"
+        if of.element != "int" or role == "host":
+            return "f32"
+        return "f32" if _is_position(value) and not self.counts else "i32"
 
     # -- formulas
 
@@ -267,12 +278,25 @@ class _Splitter:
         return Mask(mask.rule, parts)
 
 
-def _stream_dtype(role: Role, of: Kind) -> StreamDType:
-    if role == "dot":
-        return "io"
-    if role == "prefix":
-        return "f64"
-    return "i32" if of.element == "int" and role != "host" else "f32"
+def _is_position(x: Expr) -> bool:
+    """Whether a value is a token's position, read somewhere or not yet."""
+    inner = x.x if isinstance(x, At) else x
+    return isinstance(inner, Builtin) and inner.which == "position"
+
+
+def _counts_with_positions(variant: Variant) -> bool:
+    """Whether positions choose entries of tables or are divided whole: then they must be integers."""
+
+    def counts(node: Node) -> bool:
+        if isinstance(node, Lookup):
+            below = [n for part in node.index for n in walk(part)]
+        elif isinstance(node, Apply) and node.fn == "//":
+            below = list(walk(node))
+        else:
+            return False
+        return any(isinstance(n, Builtin) and n.which == "position" for n in below)
+
+    return any(counts(node) for node in walk(variant.output))
 
 
 def _is_differentiable(value: Expr) -> bool:
