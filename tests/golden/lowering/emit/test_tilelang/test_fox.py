@@ -95,7 +95,6 @@ def fox_fwd(
                 for m, d in T.Parallel(BM, BV):
                     b_o[m, d] = b_o[m, d] * b_c[m]
                 T.gemm(b_p_io, ring_v, b_o)
-            # edge tiles: pairs are masked
             for m in T.Parallel(BM):
                 b_log_f_sum_q[m] = T.cast(
                     T.if_then_else(
@@ -108,6 +107,7 @@ def fox_fwd(
                 b_log_f_sum_q_f64[m] = T.if_then_else(
                     i_r + m < T_q, log_f_sum_q[i_b, i_r + m, i_h], T.cast(0.0, "float64")
                 )
+            # edge tiles: pairs are masked
             for i_t in T.serial(T.ceildiv(stop - full_stop, BN)):
                 i_c = full_stop + i_t * BN
                 T.copy(k[i_b, i_c : i_c + BN, i_kv, 0:BD0], b_k, disable_tma=True)
