@@ -65,27 +65,14 @@ class _Forward:
     def carry(self) -> None:
         b, rows = self.b, ("BM",)
         if self.a.normaliser == "softmax":
-            top: tile.Expr = Full(float("-inf"), Type("f32", rows))
-            start = 0.0
-            if self.a.sink is not None:
-                top, start = self._sink(), 1.0
+            top = Full(float("-inf"), Type("f32", rows))
             self.top = b.let("b_m", top, "running maximum and sum")
-            self.total = b.let("b_l", Full(start, Type("f32", rows)))
+            self.total = b.let("b_l", Full(0.0, Type("f32", rows)))
         elif self.a.normaliser == "ratio":
             if self.a.exponent is not None:
                 self.top = b.let("b_m", Full(0.0, Type("f32", rows)), "running maximum and sum")
             self.total = b.let("b_d", Full(0.0, Type("f32", rows)))
         self.acc = b.let("b_o", Full(0.0, Type("f32", ("BM", "BV"))))
-
-    def _sink(self) -> tile.Expr:
-        """The sink's logit as the first maximum, in the units of the carried logits."""
-        assert self.a.sink is not None
-        b = self.b
-        pair = self._lines()
-        sink = pair.value(Read(self.a.sink))
-        if self.a.row_term is not None:
-            sink = b.op("-", sink, pair.value(self.a.row_term))
-        return b.op("+", Full(0.0, Type("f32", ("BM",))), b.op("*", sink, LOG2E))
 
     def _lines(self) -> PairTile:
         """Row values outside the loop over keys."""
@@ -189,15 +176,7 @@ class _Forward:
         result: tile.Expr = self.acc
         stats: list[tuple[Tensor, tile.Expr]] = []
         if self.a.normaliser == "softmax":
-            empty = b.op("==", self.total, 0.0)
-            whole = b.let(
-                "b_whole", b.op("where", empty, 1.0, self.total), "a row without keys gives 0"
-            )
-            result = b.op("/", self.acc, whole)
-            lse = b.op("*", b.op("+", self.top, b.op("log2", self.total)), LN2)
-            lse = b.op("where", empty, MINUS_INFINITY, lse)
-            if self.left_out is not None:
-                lse = b.op("+", lse, self._lines().value(self.left_out))
+            result, lse = self._normalised()
             stats.append((frame.statistic("lse", "out"), lse))
         elif self.a.normaliser == "ratio":
             stats.append((frame.statistic("den", "out"), self.total))
@@ -214,6 +193,29 @@ class _Forward:
             at = row.vector(tensor, frame.h)
             b.add(Store(tensor, at.index, value, at.limits))
         return [o, *(tensor for tensor, _ in stats)]
+
+    def _normalised(self) -> tuple[tile.Expr, tile.Expr]:
+        """The output and the log-sum-exp of a softmax; a row without keys has 0 and -inf.
+
+        A sink joins them here, where it costs a row one exponential:
+        o = o' / (1 + e^(sink - lse')),  lse = log(e^lse' + e^sink).
+        """
+        b = self.b
+        empty = b.op("==", self.total, 0.0)
+        whole = b.op("where", empty, 1.0, self.total)
+        result = b.op("/", self.acc, b.let("b_whole", whole, "a row without keys gives 0"))
+        lse = b.op("*", b.op("+", self.top, b.op("log2", self.total)), LN2)
+        if self.left_out is not None:
+            lse = b.op("+", lse, self._lines().value(self.left_out))
+        if self.a.sink is not None:
+            sink = self._lines().value(Read(self.a.sink))
+            keys = b.let("b_lse", lse)
+            apart = b.let("b_apart", b.op("-", sink, keys))
+            share = b.op("/", 1.0, b.op("+", 1.0, b.op("exp", apart)))
+            result = b.op("*", result, b.let("b_share", share, "what the sink leaves to the keys"))
+            fewer = b.op("exp", b.op("neg", b.op("abs", apart)))
+            lse = b.op("+", b.op("maximum", keys, sink), b.op("log1p", fewer))
+        return result, b.op("where", empty, MINUS_INFINITY, lse)
 
 
 def bounded(b: Block, total: tile.Expr, a: Attention, row_max: tile.Expr | None) -> tile.Expr:
