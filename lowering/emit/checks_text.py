@@ -34,9 +34,13 @@ def check_tensors(tensors):
             refuse(name, f"the shape [{', '.join(known)}]", list(x.shape))
         if x.device != q.device:
             refuse(name, f"the device of q, {q.device}", x.device)
+        if x.layout != torch.strided:
+            refuse(name, "a dense tensor", x.layout)
         check_dtype(name, x, q)
     if sizes["kv_head"] < 1 or sizes["head"] % sizes["kv_head"]:
         refuse("k", f"a number of heads that divides the {sizes['head']} of q", sizes["kv_head"])
+    if sizes["d"] < 1:
+        refuse("q", "at least one channel", 0)
     return {name: int(size) for name, size in sizes.items()}
 
 
