@@ -82,7 +82,7 @@ def call(name: str, which: str) -> Callable[[], Any]:
     """One call of ours, forward or forward and backward, compiled and warm."""
     torch.manual_seed(0)
     q, k, v, do = (torch.randn(SHAPE) for _ in range(4))
-    extra = {}
+    extra: dict[str, Any] = {}
     if name == "fox":
         extra["log_f"] = torch.nn.functional.logsigmoid(torch.randn(1, 2048, 8) + 4)
     attention = gn.compile(getattr(gn.catalogue, name))

@@ -85,7 +85,7 @@ class AttentionLayer(nn.Module):
                     raise InputError("sizes", expected, f"{sorted(self.sizes)}")
         return (*heads, *(axis.size(self.sizes) for axis in item.axes))
 
-    def forward(self, x: Tensor, **given: Tensor) -> Tensor:
+    def forward(self, x: Tensor, **given: Any) -> Tensor:
         """The result [batch, time, width]; `given` has integer inputs, positions, cu_seqlens."""
         missing = [name for name in self.given if name not in given]
         if missing:
@@ -93,10 +93,10 @@ class AttentionLayer(nn.Module):
         q = self.q(x).unflatten(-1, (self.heads, self.dim))
         k = self.k(x).unflatten(-1, (self.kv_heads, self.dim))
         v = self.v(x).unflatten(-1, (self.kv_heads, self.dim))
-        inputs = {name: self._input(name, linear(x)) for name, linear in self.maps.items()}
-        inputs |= dict(self.tables.items())
-        y = self.attention(q, k, v, **inputs, **given)
-        return self.out(y.flatten(-2))
+        inputs: dict[str, Any] = {n: self._input(n, linear(x)) for n, linear in self.maps.items()}
+        y = self.attention(q, k, v, **inputs, **self.tables, **given)
+        result: Tensor = self.out(y.flatten(-2))
+        return result
 
     def _input(self, name: str, x: Tensor) -> Tensor:
         """A token input in the range of its role, in fp32 where it is summed along the sequence."""
