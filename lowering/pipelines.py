@@ -22,7 +22,8 @@ from gnomon.lowering.passes.hoist_invariants import hoist_invariants
 from gnomon.lowering.passes.remove_dead import remove_dead
 from gnomon.lowering.passes.rescale_ratio import rescale_ratio
 from gnomon.lowering.passes.split_prologue import split_prologue
-from gnomon.lowering.schedules.backward import backward_columns, backward_rows
+from gnomon.lowering.schedules.backward_columns import backward_columns
+from gnomon.lowering.schedules.backward_rows import backward_rows
 from gnomon.lowering.schedules.forward import forward
 from gnomon.lowering.show import stage_text
 from gnomon.lowering.tile import Kernel

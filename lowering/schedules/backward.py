@@ -1,9 +1,4 @@
-"""The backward schedules: two kernels, each with one side of the pairs stationary.
-
-    [name]_bwd_rows      a tile of queries stays: gradients of row streams, and partial sums for
-                         constants
-    [name]_bwd_columns   a tile of keys stays, for every query head of its group: gradients of v
-                         and of column streams
+"""What both backward kernels share: weights, cotangents, and the sums of the adjoints.
 
 With g_ij = do_i . v_j and delta_i = do_i . o_i (minus the gradient of the log-sum-exp) both
 recompute the weights and
@@ -25,17 +20,15 @@ from gnomon.lowering.core import Attention, PairDot, Stream
 from gnomon.lowering.passes.fold_log2e import LOG2E, fold_log2e
 from gnomon.lowering.schedules.decays import decays_of
 from gnomon.lowering.schedules.formula import PairTile
-from gnomon.lowering.schedules.forward import BM, BN, MINUS_INFINITY, bounded, score_tile
-from gnomon.lowering.schedules.frame import ZERO, Frame, Place, Side, scalar
+from gnomon.lowering.schedules.forward import MINUS_INFINITY, bounded, score_tile
+from gnomon.lowering.schedules.frame import Frame, Place, Side, scalar
 from gnomon.lowering.schedules.gradients import Accumulated, adjoints, collect
 from gnomon.lowering.schedules.masks import visible
-from gnomon.lowering.schedules.ranges import Ranges, Stationary
 from gnomon.lowering.tile import (
     Arange,
     Cast,
     Dot,
     Full,
-    Kernel,
     Number,
     Reduce,
     Ref,
@@ -50,19 +43,8 @@ INFINITY = Number(float("inf"))
 _UNBOUNDED = frozenset(("/", "**", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt"))
 
 
-def backward_rows(attention: Attention, *, packed: bool = False) -> Kernel | None:
-    """The kernel [name]_bwd_rows; None where no row stream and no constant is differentiable."""
-    schedule = _Rows(attention, "row", packed=packed)
-    return schedule.build() if schedule.sums else None
-
-
-def backward_columns(attention: Attention, *, packed: bool = False) -> Kernel:
-    """The kernel [name]_bwd_columns."""
-    return _Columns(attention, "column", packed=packed).build()
-
-
-class _Backward:
-    """What both kernels share: weights, cotangents, and the sums of the adjoints."""
+class Backward:
+    """A backward kernel under construction; `build` of its two children finishes it."""
 
     fixed: Side
     """The side that stays."""
@@ -93,6 +75,7 @@ class _Backward:
         self.delta = self.frame.statistic("delta", "in")
 
     def inputs(self) -> list[Tensor]:
+        """What the kernel reads besides the streams and v."""
         delta = [] if self.a.normaliser == "weighted_sum" else [self.delta]
         return [self.do, *self.stats.values(), *delta]
 
@@ -253,6 +236,7 @@ class _Backward:
     # -- carriers and results
 
     def carry(self, sums: list[Accumulated]) -> None:
+        """Start the sums that are carried over the loop that follows."""
         for each in sums:
             name, stream = f"b_d_{each.stream.name}", each.stream
             if each.kind == "matrix":
@@ -266,6 +250,7 @@ class _Backward:
                 each.carrier = self.b.let(name, Full(0.0, Type("f32", shape)))
 
     def store(self, sums: list[Accumulated]) -> None:
+        """Write the sums where they belong; scattered ones are there already."""
         b = self.b
         for each in sums:
             if each.carrier is None:
@@ -285,6 +270,7 @@ class _Backward:
             b.add(Store(tensor, index, value, limits))
 
     def outputs(self) -> list[Tensor]:
+        """The gradients that the kernel writes."""
         return [self.frame.gradient(each.stream) for each in self.sums.values()]
 
 
@@ -292,107 +278,3 @@ def _tile_of_entries(b: Block, x: tile.Expr, shape: tuple[str, ...]) -> tile.Exp
     if type_of(x).shape == shape:
         return x
     return b.op("+", Full(0, Type("i32", shape)), x)
-
-
-class _Rows(_Backward):
-    def build(self) -> Kernel:
-        b, frame = self.b, self.frame
-        frame.open()
-        first = b.let("i_r", b.op("*", scalar("i_m"), BM))
-        if frame.packed:
-            b.add(tile.ExitIf(b.op(">=", first, scalar("T_q"))))
-        self.fixed = row = frame.side("row", first)
-        b.blank()
-        frame.settle_constants()
-        frame.settle(row)
-        known = self.load_rows(row)
-        self.carry(list(self.sums.values()))
-        b.blank()
-        self.stream_keys(first, row, known)
-        b.blank()
-        self.store(list(self.sums.values()))
-        doc = f"{self.a.name}: gradients of queries and of what belongs to them"
-        return frame.kernel("bwd_rows", doc, [*self.inputs(), *self.outputs()], "NM")
-
-    def stream_keys(self, first: Ref, row: Side, known: dict[str, tile.Expr]) -> None:
-        b = self.b
-        begin = b.let("p_first", b.op("+", first, self.frame.shift))
-        end = b.op("+", begin, BM)
-        ranges = Ranges(b, Stationary("row", begin, end, scalar("T_k"), ZERO), BN)
-        # a ragged tile of queries has no interior: its missing rows must not count in sums
-        whole = b.op("<=", b.op("+", first, BM), scalar("T_q"))
-        for loop in ranges.loops(self.a.mask, interior=whole):
-            b.remark(loop.note("row"))
-            with b.loop("i_c", loop.start, loop.stop, BN) as i_c, self.frame.scope(row):
-                column = self.frame.moving("column", i_c, loop)
-                pair = PairTile(self.frame, row, column, dict(known), exact=loop.masked)
-                self.v = b.let(
-                    "b_v", column.matrix(self.frame.v, self.frame.kv, "DV", "BV"), "[BN, BV]"
-                )
-                self.weights(pair, known, masked=loop.masked)
-                self.collect(pair)
-
-
-class _Columns(_Backward):
-    def build(self) -> Kernel:
-        b, frame = self.b, self.frame
-        frame.open()
-        first = b.let("i_c", b.op("*", scalar("i_n"), BN))
-        if frame.packed:
-            b.add(tile.ExitIf(b.op(">=", first, scalar("T_k"))))
-        self.fixed = column = frame.side("column", first)
-        b.blank()
-        for stream in self.a.streams:
-            if stream.place == "column" and stream.heads != "Head":
-                self.settle_column(column, stream)
-        self.v = b.let("b_v", column.matrix(frame.v, frame.kv, "DV", "BV"), "[BN, BV]")
-        self.dv = b.let("b_dv", Full(0.0, Type("f32", ("BN", "BV"))))
-        shared = [s for s in self.sums.values() if s.stream.heads != "Head"]
-        self.carry(shared)
-        begin = b.op("*", frame.kv, scalar("G"))
-        b.blank()
-        b.remark("every query head of the group adds to the gradients of its key head")
-        end = b.op("+", begin, scalar("G"))
-        with b.loop("i_h", begin, end, 1), frame.scope(column):
-            self.head(first, column)
-        b.blank()
-        dv = Tensor("dv", ("batch", "time_k", "kv_head", "DV"), "f32", "out")
-        at = column.matrix(dv, frame.kv, "DV", "BV")
-        b.add(Store(dv, at.index, self.dv, at.limits))
-        self.store(shared)
-        doc = f"{self.a.name}: gradients of keys, values and of what belongs to them"
-        return frame.kernel("bwd_columns", doc, [*self.inputs(), dv, *self.outputs()], "NN")
-
-    def settle_column(self, column: Side, stream: Stream) -> None:
-        """Load a column stream before the loop over queries; prefix sums wait for their anchor."""
-        if stream.role in ("dot", "scalar"):
-            column.load(stream)
-
-    def head(self, first: Ref, column: Side) -> None:
-        """One query head of the group: its own column streams are carried here."""
-        own = [s for s in self.sums.values() if s.stream.heads == "Head"]
-        self.frame.settle_constants()
-        for stream in self.a.streams:
-            if stream.place == "column" and stream.heads == "Head":
-                self.settle_column(column, stream)
-        self.carry(own)
-        self.stream_queries(first, column)
-        self.store(own)
-
-    def stream_queries(self, first: Ref, column: Side) -> None:
-        b, shift = self.b, self.frame.shift
-        end = b.op("+", first, BN)
-        ranges = Ranges(b, Stationary("column", first, end, scalar("T_q"), shift), BM)
-        whole = b.op("<=", b.op("+", first, BN), scalar("T_k"))
-        for loop in ranges.loops(self.a.mask, interior=whole):
-            b.remark(loop.note("key"))
-            with b.loop("i_r", loop.start, loop.stop, BM) as i_r, self.frame.scope(column):
-                self.step(self.frame.moving("row", i_r, loop), column, masked=loop.masked)
-
-    def step(self, row: Side, column: Side, *, masked: bool) -> None:
-        b = self.b
-        known = self.load_rows(row)
-        pair = PairTile(self.frame, row, column, dict(known), anchor=row, exact=masked)
-        weight = self.weights(pair, known, masked=masked)
-        b.set(self.dv, b.op("+", self.dv, Dot(Cast(weight, "io"), known["do"])))
-        self.collect(pair)

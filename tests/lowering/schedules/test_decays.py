@@ -34,6 +34,7 @@ def test_other_row_terms_stay_outside() -> None:
     made = decays_of(drop_row_constants(softmax(logit)))
     assert made is not None
     assert (made.moved, made.rest) == (FROM, apply("-", NUMBER, ROW))
+    assert made.rest is not None
     leaves = random_leaves(logit)
     parts = [evaluate(part, leaves) for part in (made.weight, made.rest)]
     torch.testing.assert_close(parts[0] + parts[1], evaluate(logit, leaves))

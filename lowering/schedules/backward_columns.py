@@ -1,0 +1,84 @@
+"""The kernel [name]_bwd_columns: a tile of keys stays, for every query head of its group.
+
+It forms the gradients of v and of column streams; those of key heads are carried over the heads of
+the group, those of query heads over the queries of one.
+"""
+
+from gnomon.lowering import tile
+from gnomon.lowering.core import Attention, Stream
+from gnomon.lowering.schedules.backward import Backward
+from gnomon.lowering.schedules.formula import PairTile
+from gnomon.lowering.schedules.forward import BM, BN
+from gnomon.lowering.schedules.frame import Side, scalar
+from gnomon.lowering.schedules.ranges import Ranges, Stationary
+from gnomon.lowering.tile import Cast, Dot, Full, Kernel, Ref, Store, Tensor, Type
+
+
+def backward_columns(attention: Attention, *, packed: bool = False) -> Kernel:
+    """The kernel [name]_bwd_columns."""
+    return _Columns(attention, "column", packed=packed).build()
+
+
+class _Columns(Backward):
+    def build(self) -> Kernel:
+        b, frame = self.b, self.frame
+        frame.open()
+        first = b.let("i_c", b.op("*", scalar("i_n"), BN))
+        if frame.packed:
+            b.add(tile.ExitIf(b.op(">=", first, scalar("T_k"))))
+        self.fixed = column = frame.side("column", first)
+        b.blank()
+        for stream in self.a.streams:
+            if stream.place == "column" and stream.heads != "Head":
+                self.settle_column(column, stream)
+        self.v = b.let("b_v", column.matrix(frame.v, frame.kv, "DV", "BV"), "[BN, BV]")
+        self.dv = b.let("b_dv", Full(0.0, Type("f32", ("BN", "BV"))))
+        shared = [s for s in self.sums.values() if s.stream.heads != "Head"]
+        self.carry(shared)
+        begin = b.op("*", frame.kv, scalar("G"))
+        b.blank()
+        b.remark("every query head of the group adds to the gradients of its key head")
+        end = b.op("+", begin, scalar("G"))
+        with b.loop("i_h", begin, end, 1), frame.scope(column):
+            self.head(first, column)
+        b.blank()
+        dv = Tensor("dv", ("batch", "time_k", "kv_head", "DV"), "f32", "out")
+        at = column.matrix(dv, frame.kv, "DV", "BV")
+        b.add(Store(dv, at.index, self.dv, at.limits))
+        self.store(shared)
+        doc = f"{self.a.name}: gradients of keys, values and of what belongs to them"
+        return frame.kernel("bwd_columns", doc, [*self.inputs(), dv, *self.outputs()], "NN")
+
+    def settle_column(self, column: Side, stream: Stream) -> None:
+        """Load a column stream before the loop over queries; prefix sums wait for their anchor."""
+        if stream.role in ("dot", "scalar"):
+            column.load(stream)
+
+    def head(self, first: Ref, column: Side) -> None:
+        """One query head of the group: its own column streams are carried here."""
+        own = [s for s in self.sums.values() if s.stream.heads == "Head"]
+        self.frame.settle_constants()
+        for stream in self.a.streams:
+            if stream.place == "column" and stream.heads == "Head":
+                self.settle_column(column, stream)
+        self.carry(own)
+        self.stream_queries(first, column)
+        self.store(own)
+
+    def stream_queries(self, first: Ref, column: Side) -> None:
+        b, shift = self.b, self.frame.shift
+        end = b.op("+", first, BN)
+        ranges = Ranges(b, Stationary("column", first, end, scalar("T_q"), shift), BM)
+        whole = b.op("<=", b.op("+", first, BN), scalar("T_k"))
+        for loop in ranges.loops(self.a.mask, interior=whole):
+            b.remark(loop.note("key"))
+            with b.loop("i_r", loop.start, loop.stop, BM) as i_r, self.frame.scope(column):
+                self.step(self.frame.moving("row", i_r, loop), column, masked=loop.masked)
+
+    def step(self, row: Side, column: Side, *, masked: bool) -> None:
+        b = self.b
+        known = self.load_rows(row)
+        pair = PairTile(self.frame, row, column, dict(known), anchor=row, exact=masked)
+        weight = self.weights(pair, known, masked=masked)
+        b.set(self.dv, b.op("+", self.dv, Dot(Cast(weight, "io"), known["do"])))
+        self.collect(pair)

@@ -1,0 +1,59 @@
+"""The kernel [name]_bwd_rows: a tile of queries stays, the keys it sees stream by.
+
+It forms the gradients of row streams, and the partial sums of constants: one program belongs to one
+query head, so that what it sums over its tile is a partial sum of that head.
+"""
+
+from gnomon.lowering import tile
+from gnomon.lowering.core import Attention
+from gnomon.lowering.schedules.backward import Backward
+from gnomon.lowering.schedules.formula import PairTile
+from gnomon.lowering.schedules.forward import BM, BN
+from gnomon.lowering.schedules.frame import ZERO, Side, scalar
+from gnomon.lowering.schedules.ranges import Ranges, Stationary
+from gnomon.lowering.tile import Kernel, Ref
+
+
+def backward_rows(attention: Attention, *, packed: bool = False) -> Kernel | None:
+    """The kernel [name]_bwd_rows; None where no row stream and no constant is differentiable."""
+    schedule = _Rows(attention, "row", packed=packed)
+    return schedule.build() if schedule.sums else None
+
+
+class _Rows(Backward):
+    def build(self) -> Kernel:
+        b, frame = self.b, self.frame
+        frame.open()
+        first = b.let("i_r", b.op("*", scalar("i_m"), BM))
+        if frame.packed:
+            b.add(tile.ExitIf(b.op(">=", first, scalar("T_q"))))
+        self.fixed = row = frame.side("row", first)
+        b.blank()
+        frame.settle_constants()
+        frame.settle(row)
+        known = self.load_rows(row)
+        self.carry(list(self.sums.values()))
+        b.blank()
+        self.stream_keys(first, row, known)
+        b.blank()
+        self.store(list(self.sums.values()))
+        doc = f"{self.a.name}: gradients of queries and of what belongs to them"
+        return frame.kernel("bwd_rows", doc, [*self.inputs(), *self.outputs()], "NM")
+
+    def stream_keys(self, first: Ref, row: Side, known: dict[str, tile.Expr]) -> None:
+        b = self.b
+        begin = b.let("p_first", b.op("+", first, self.frame.shift))
+        end = b.op("+", begin, BM)
+        ranges = Ranges(b, Stationary("row", begin, end, scalar("T_k"), ZERO), BN)
+        # a ragged tile of queries has no interior: its missing rows must not count in sums
+        whole = b.op("<=", b.op("+", first, BM), scalar("T_q"))
+        for loop in ranges.loops(self.a.mask, interior=whole):
+            b.remark(loop.note("row"))
+            with b.loop("i_c", loop.start, loop.stop, BN) as i_c, self.frame.scope(row):
+                column = self.frame.moving("column", i_c, loop)
+                pair = PairTile(self.frame, row, column, dict(known), exact=loop.masked)
+                self.v = b.let(
+                    "b_v", column.matrix(self.frame.v, self.frame.kv, "DV", "BV"), "[BN, BV]"
+                )
+                self.weights(pair, known, masked=loop.masked)
+                self.collect(pair)
