@@ -1,16 +1,14 @@
 """A variant at every stage of the compiler as text, from the formula to the source of a target."""
 
-import importlib
-import importlib.util
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Literal
 
-from gnomon.dsl.errors import InputError, UnsupportedError
+from gnomon.dsl.errors import InputError
 from gnomon.dsl.nodes import Variant
 from gnomon.dsl.show import text
 from gnomon.lowering.core import Program
-from gnomon.lowering.emit import numba, triton
+from gnomon.lowering.emit import gluon, numba, tilelang, triton
 from gnomon.lowering.emit.plain import print_reference
 from gnomon.lowering.pipelines import Lowered, lower, stages
 from gnomon.lowering.show import kernel_text, program_text
@@ -88,19 +86,23 @@ def source(
     lowered = lower(variant, packed=packed, positions=positions)
     if target == "torch":
         return print_reference(lowered.program)
-    found = kernels_of(lowered, roles)
-    if target == "numba":
-        return "\n\n".join(numba.print_kernel(kernel, io).rstrip("\n") + "\n" for kernel in found)
     formula = " ".join(variant.formula.strip().partition("\n\n")[0].split())
-    header = f"{variant.name}: {formula}"
-    if target == "triton":
-        return triton.print_module(found, header)
-    return printed_by(target, found, header)
+    return print_kernels(target, kernels_of(lowered, roles), f"{variant.name}: {formula}", io)
 
 
-def printed_by(target: str, kernels: Sequence[Kernel], header: str) -> str:
-    """The kernels by a printer that not every installation has."""
-    if importlib.util.find_spec(f"gnomon.lowering.emit.{target}") is None:
-        raise UnsupportedError("there is no such printer", "choose numba or triton", target=target)
-    printer = importlib.import_module(f"gnomon.lowering.emit.{target}")
-    return str(printer.print_module(kernels, header))
+def print_kernels(target: str, kernels: Sequence[Kernel], header: str, io: Io = "f32") -> str:
+    """The kernels in the words of a target; `io` is the dtype of q, k and v for Numba's.
+
+    Raises UnsupportedError where the target lacks something.
+    """
+    match target:
+        case "numba":
+            parts = [numba.print_kernel(kernel, io).strip("\n") for kernel in kernels]
+            return "\n\n\n".join(parts) + "\n"
+        case "triton":
+            return triton.print_module(kernels, header)
+        case "tilelang":
+            return tilelang.print_module(kernels, header)
+        case "gluon":
+            return gluon.print_module(kernels, header)
+    raise ValueError(f"no printer for {target!r}")

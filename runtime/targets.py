@@ -7,19 +7,19 @@ compiler asks again.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, cast
 
 import gnomon.dsl
 import gnomon.lowering
 from gnomon.dsl.errors import UnsupportedError
 from gnomon.dsl.nodes import Variant
 from gnomon.dsl.show import digest
-from gnomon.lowering.emit.module import Module, print_module
-from gnomon.lowering.pipelines import Lowered, lower
+from gnomon.lowering.emit.prologue import body
+from gnomon.lowering.pipelines import lower
+from gnomon.lowering.tile import Kernel
 from gnomon.runtime.settings import logger, settings
-from gnomon.runtime.stages import printed_by
+from gnomon.runtime.stages import print_kernels
 
 NAMES = ("numba", "triton", "tilelang", "gluon")
 """All targets; the first two have whole modules, which gnomon.compile and export use."""
@@ -49,32 +49,25 @@ def verdicts(
 
 
 def try_targets(variant: Variant) -> Verdict:
-    """The verdict on one variant, by lowering and printing it."""
+    """The verdict on one variant, by lowering it and printing its kernels."""
     try:
         lowered = lower(variant)
+        body(lowered.program)  # what torch does around the kernels, for every target
     except UnsupportedError as error:
         return dict.fromkeys(NAMES, error.what)
-    return {name: _printed(name, lowered) for name in NAMES}
+    kernels = [kernel for each in lowered.kernels for kernel in each.all()]
+    return {name: _refusal(name, kernels) for name in NAMES}
 
 
-def _printed(name: str, lowered: Lowered) -> str:
-    """Why the kernels are not printed, or nothing."""
+def _refusal(target: str, kernels: Sequence[Kernel]) -> str:
+    """Why the kernels cannot be printed for a target, or nothing."""
     try:
-        print_for(name, lowered)
+        print_kernels(target, kernels, "Kernels of one variant.")
     except UnsupportedError as error:
         return error.what
     except Exception as error:  # noqa: BLE001  a bug in one printer leaves the others listed
         return f"bug in the compiler: {type(error).__name__}: {error}"
     return ""
-
-
-def print_for(target: str, lowered: Lowered) -> str:
-    """The text for a target. Raises UnsupportedError where it lacks something."""
-    if target in ("numba", "triton"):
-        whole = cast(Literal["numba", "triton"], target)
-        return print_module(Module(lowered.program, lowered.kernels, (), whole))
-    kernels = [kernel for each in lowered.kernels for kernel in each.all()]
-    return printed_by(target, kernels, lowered.program.variant.name)
 
 
 def compiler_stamp() -> str:

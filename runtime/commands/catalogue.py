@@ -82,7 +82,8 @@ def catalogue_rows() -> list[dict[str, Any]]:
 
     nodes = {e.name: e.declaration.node for e in catalogue.ENTRIES if e.declaration is not None}
     columns = SpinnerColumn(), TextColumn("lowering every variant, once: {task.description}")
-    with Progress(*columns, console=progress_console(), transient=True) as progress:
+    out = progress_console()
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
         task = progress.add_task("")
         found = verdicts(nodes.values(), lambda name: progress.update(task, description=name))
     rows = []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gnomon.runtime.check import Record
 
 EXAMPLES = examples(
-    ("gnomon check fox", "a minute the first time, then seconds"),
+    ("gnomon check fox", "a minute the first time"),
     ("gnomon check mine.py:f --quick", "a variant of yours, fp32 alone"),
     ("gnomon check mine.py:f --range x=0.1:0.9", "where x stands in a logarithm"),
     ("gnomon check fox --on cuda --json", "on a GPU, for a program"),
@@ -156,8 +156,9 @@ def check_one(
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    board = Progress(*columns, console=progress_console(), transient=True, disable=quiet)
-    with board:
+    out = progress_console()
+    quiet = quiet or not out.is_terminal
+    with Progress(*columns, console=out, transient=True, disable=quiet) as board:
         task = board.add_task("importing torch", total=None, variant=node.name)
         from gnomon.runtime.check import compare, function_under_test
         from gnomon.runtime.grid import cases

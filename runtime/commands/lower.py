@@ -30,7 +30,7 @@ EXAMPLES = examples(
     ("gnomon lower fox --to numba --module", "what gnomon.compile imports"),
     ("gnomon lower fox --list", "the passes, in order"),
     ("gnomon lower fox --after split_prologue", "the variant after a pass"),
-    ("gnomon lower fox --explain", "each choice, its alternatives, their cost"),
+    ("gnomon lower fox --explain", "choices, alternatives, their costs"),
 )
 DTYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
