@@ -77,7 +77,7 @@ class ProgramExit(Exception):  # noqa: N818 - it ends a program as it should end
 
 
 def run(kernel: Kernel, tensors: dict[str, Array], numbers: Mapping[str, float]) -> None:
-    """Run every program of the grid; outputs are written into `tensors`."""
+    """Run every program of the grid; outputs, NaN before (or 0: inout), are written once."""
     meaning = Meaning(tensors)
     extents = [int(meaning.value(extent)(dict(numbers))) for _, extent in kernel.grid]
     steps = meaning.body(kernel.body)
@@ -161,7 +161,11 @@ class Meaning:
         def store(names: Names) -> None:
             parts = np.broadcast_arrays(inside(names), value(names), *(p(names) for p in places))
             shown = parts[0]
-            target[tuple(part[shown] for part in parts[2:])] = parts[1][shown]
+            where = tuple(part[shown] for part in parts[2:])
+            before = target[where]
+            fresh = np.isnan(before) if stmt.tensor.mode == "out" else before == 0
+            assert fresh.all(), f"{stmt.tensor.name} is written twice"
+            target[where] = parts[1][shown]
 
         return store
 
