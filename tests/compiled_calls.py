@@ -15,8 +15,8 @@ from gnomon.runtime.compile import Attention
 
 OUT, GRAD = 1e-6, 1e-5
 """Relative RMS errors in fp32: measured are about 1e-7 of the output and 4e-7 of a gradient."""
-FLOOR = 1e-2
-"""A gradient that is 0 by nature is measured against this: inputs and cotangents have size 1."""
+FLOOR = 5e-2
+"""A gradient that is 0 by nature is measured against this: what cancels in it has size 1."""
 
 
 @gn.variant
@@ -51,7 +51,8 @@ def qkv(
     """Normal q, k, v [batch, time, head, dim]."""
     kv = heads if kv_heads is None else kv_heads
     rows = time if queries is None else queries
-    shapes = {"q": (rows, heads, dim), "k": (time, kv, dim), "v": (time, kv, value_dim or dim)}
+    width = dim if value_dim is None else value_dim
+    shapes = {"q": (rows, heads, dim), "k": (time, kv, dim), "v": (time, kv, width)}
     return {
         name: normal(batch, *shape, seed=seed, dtype=dtype)
         for seed, (name, shape) in enumerate(shapes.items())

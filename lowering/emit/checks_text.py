@@ -39,8 +39,9 @@ def check_tensors(tensors):
         check_dtype(name, x, q)
     if sizes["kv_head"] < 1 or sizes["head"] % sizes["kv_head"]:
         refuse("k", f"a number of heads that divides the {sizes['head']} of q", sizes["kv_head"])
-    if sizes["d"] < 1:
-        refuse("q", "at least one channel", 0)
+    for name, width in (("q", "d"), ("v", "d_v")):
+        if sizes[width] < 1:
+            refuse(name, "at least one channel", 0)
     return {name: int(size) for name, size in sizes.items()}
 
 
