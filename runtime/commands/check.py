@@ -198,9 +198,6 @@ def print_one(outcome: Outcome, on: Place) -> None:
     """The table of one variant: for each tensor the error nearest to its bound."""
     cases = len({(record.dtype, record.case) for record in outcome.records})
     table = Table(
-        title=f"{outcome.variant.name} on {on}: relative RMS errors against the float64 oracle",
-        title_justify="left",
-        title_style="bold",
         box=None,
         header_style="bold",
         pad_edge=False,
@@ -222,6 +219,8 @@ def print_one(outcome: Outcome, on: Place) -> None:
         )
         dtype = record.dtype
     out = console()
+    title = f"{outcome.variant.name} on {on}: relative RMS errors against the float64 oracle"
+    out.print(Text(title, style="bold"))
     out.print(table)
     verdict = (
         Text("passed", style="bold green") if outcome.passed else Text("FAILED", style="bold red")

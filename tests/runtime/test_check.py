@@ -54,7 +54,7 @@ class Wrong(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, dx: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, dx: Tensor) -> Tensor:
         return dx * 1.01
 
 
@@ -111,7 +111,7 @@ def test_a_formula_without_value_on_the_inputs_asks_for_ranges() -> None:
 def test_differences_are_relative_and_above_a_floor() -> None:
     ones = torch.ones(4)
     assert difference(ones, ones * 1.5) == (0.5, "")
-    assert difference(ones * 0, ones * 1e-3) == (pytest.approx(1e-3 / FLOOR), "")
+    assert difference(ones * 0, ones * 1e-3)[0] == pytest.approx(1e-3 / FLOOR)
     dead = torch.tensor([1.0, -math.inf])
     assert difference(dead, dead) == (0.0, "")
     assert difference(dead, ones[:2])[1] == "infinities stand in other places"

@@ -8,6 +8,7 @@ from command_line import text
 
 import gnomon as gn
 from gnomon.dsl.errors import UnsupportedError
+from gnomon.dsl.nodes import Variant
 from gnomon.lowering.pipelines import to_program
 from gnomon.runtime import targets
 
@@ -82,10 +83,15 @@ def test_what_was_found_once_is_remembered(
 def test_a_changed_compiler_is_asked_again(
     rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    asked: list[str] = []
+
+    def ask(node: Variant) -> targets.Verdict:
+        asked.append(node.name)
+        return {}
+
     monkeypatch.setattr(targets, "compiler_stamp", lambda: "another")
     monkeypatch.setattr(targets, "_write", lambda *_: None)
-    monkeypatch.setattr(targets, "try_targets", lambda node: asked.append(node.name) or {})
+    monkeypatch.setattr(targets, "try_targets", ask)
     text("list")
     assert len(asked) > 72
 
