@@ -285,7 +285,7 @@ def _is_position(x: Expr) -> bool:
 
 
 def _counts_with_positions(variant: Variant) -> bool:
-    """Whether positions choose entries of tables or are divided whole: then they must be integers."""
+    """Whether positions choose table entries or are divided whole: they must be integers then."""
 
     def counts(node: Node) -> bool:
         if isinstance(node, Lookup):

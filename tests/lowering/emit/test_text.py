@@ -1,4 +1,4 @@
-"""The layout of printed code is that of `ruff format`, and its parentheses are those Python needs."""
+"""Printed code lies as `ruff format` lays it, with the parentheses that Python needs."""
 
 import ast
 import random
