@@ -25,10 +25,10 @@ from gnomon.dsl.show import digest
 from gnomon.dsl.trace import Declaration
 from gnomon.lowering.config import Config
 from gnomon.lowering.emit.module import Module, Provenance, print_module
-from gnomon.lowering.pipelines import Kernels, to_kernels, to_program
+from gnomon.lowering.pipelines import Kernels, dump, to_kernels, to_program
 from gnomon.runtime.configs import look_up
 from gnomon.runtime.modules import load
-from gnomon.runtime.settings import logger
+from gnomon.runtime.settings import logger, settings
 
 Target = Literal["numba", "triton"]
 TARGETS: Mapping[str, Target] = {"cpu": "numba", "cuda": "triton"}
@@ -148,6 +148,10 @@ class Attention:
         with self._lock:
             if form not in self._modules:
                 logger().info("lowering %s for %s", self.variant.name, form)
+                folder = settings().dump
+                if folder is not None:
+                    text = folder / self.variant.name
+                    dump(self.variant, text, packed=form.packed, positions=form.positions)
                 made = load(self.variant.name, self.source(form))
                 made.refuse = _refuse  # type: ignore[attr-defined]  # standalone it is a ValueError
                 self._modules[form] = made
