@@ -18,8 +18,8 @@ from gnomon.dsl.show import digest
 from gnomon.lowering.emit.prologue import body
 from gnomon.lowering.pipelines import lower
 from gnomon.lowering.tile import Kernel
+from gnomon.runtime import stages
 from gnomon.runtime.settings import logger, settings
-from gnomon.runtime.stages import print_kernels
 
 NAMES = ("numba", "triton", "tilelang", "gluon")
 """All targets; the first two have whole modules, which gnomon.compile and export use."""
@@ -62,7 +62,7 @@ def try_targets(variant: Variant) -> Verdict:
 def _refusal(target: str, kernels: Sequence[Kernel]) -> str:
     """Why the kernels cannot be printed for a target, or nothing."""
     try:
-        print_kernels(target, kernels, "Kernels of one variant.")
+        stages.print_kernels(target, kernels, "Kernels of one variant.")
     except UnsupportedError as error:
         return error.what
     except Exception as error:  # noqa: BLE001  a bug in one printer leaves the others listed
@@ -71,12 +71,13 @@ def _refusal(target: str, kernels: Sequence[Kernel]) -> str:
 
 
 def compiler_stamp() -> str:
-    """A digest of the sources of the language and the lowering."""
+    """A digest of the sources of the language, the lowering, and of what asks them."""
     found = hashlib.sha256()
+    sources = [Path(__file__), Path(stages.__file__)]
     for package in (gnomon.dsl, gnomon.lowering):
-        root = Path(package.__path__[0])
-        for path in sorted(root.rglob("*.py")):
-            found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+        sources += sorted(Path(package.__path__[0]).rglob("*.py"))
+    for path in sources:
+        found.update(f"{path.name}\0".encode() + path.read_bytes())
     return found.hexdigest()[:16]
 
 

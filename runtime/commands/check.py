@@ -59,15 +59,18 @@ class Outcome:
         return all(record.passed for record in self.records)
 
 
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="VARIANT",
+        help="A name of the catalogue, or [cyan]file.py:name[/].",
+        show_default=False,
+    ),
+]
+
+
 def check(
-    variant: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="VARIANT",
-            help="A name of the catalogue, or [cyan]file.py:name[/].",
-            show_default=False,
-        ),
-    ] = None,
+    variant: Name = None,
     on: Annotated[Place, typer.Option("--on", help="Where the kernels run.")] = Place.CPU,
     quick: Annotated[bool, typer.Option("--quick", help="fp32 alone.")] = False,
     everything: Annotated[

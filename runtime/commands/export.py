@@ -29,6 +29,12 @@ EXAMPLES = examples(
 TARGETS = ("numba", "triton")
 
 
+Licence = Annotated[
+    Path | None,
+    typer.Option("--licence", metavar="FILE", help="A header for every file.", exists=True),
+]
+
+
 def export(
     variant: Variant,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The folder.", file_okay=False)],
@@ -38,10 +44,7 @@ def export(
     target: Annotated[
         str, typer.Option("--target", metavar="TARGETS", help="numba, triton or both.")
     ] = "numba,triton",
-    licence: Annotated[
-        Path | None,
-        typer.Option("--licence", metavar="FILE", help="A header for every file.", exists=True),
-    ] = None,
+    licence: Licence = None,
     test: Annotated[bool, typer.Option("--test", help="Run the exported tests.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The files, as an object.")] = False,
 ) -> None:

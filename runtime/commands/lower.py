@@ -35,39 +35,46 @@ EXAMPLES = examples(
 DTYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
 
+To = Annotated[
+    str, typer.Option("--to", metavar="TARGET", help="triton, numba, tilelang, gluon or torch.")
+]
+After = Annotated[
+    str | None, typer.Option("--after", metavar="PASS", help="Show the program after this pass.")
+]
+Passes = Annotated[bool, typer.Option("--list", help="List the passes.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Explain the choices of the compiler.")]
+Kernels = Annotated[
+    list[str] | None,
+    typer.Option("--kernel", metavar="ROLE", help="Only fwd, bwd_rows or bwd_columns."),
+]
+Module = Annotated[
+    bool, typer.Option("--module", help="The whole module: launches and autograd too.")
+]
+Packed = Annotated[bool, typer.Option("--packed", help="For packed sequences.")]
+Positions = Annotated[bool, typer.Option("--positions", help="For calls that give positions.")]
+Gpu = Annotated[
+    str | None,
+    typer.Option("--gpu", metavar="GPU", help="Compile for it: h200, a100, sm_90, ..."),
+]
+Channels = Annotated[int, typer.Option("--dim", help="Channels, for --gpu and --module.")]
+Dtype = Annotated[
+    str, typer.Option("--dtype", help="bf16, fp16 or fp32, for --gpu, numba and --module.")
+]
+
+
 def lower(
     variant: Variant,
-    to: Annotated[
-        str,
-        typer.Option("--to", metavar="TARGET", help="triton, numba, tilelang, gluon or torch."),
-    ] = "triton",
-    after: Annotated[
-        str | None,
-        typer.Option("--after", metavar="PASS", help="Show the program after this pass."),
-    ] = None,
-    list_passes: Annotated[bool, typer.Option("--list", help="List the passes.")] = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Explain the choices of the compiler.")
-    ] = False,
-    kernel: Annotated[
-        list[str] | None,
-        typer.Option("--kernel", metavar="ROLE", help="Only fwd, bwd_rows or bwd_columns."),
-    ] = None,
-    module: Annotated[
-        bool, typer.Option("--module", help="The whole module: launches and autograd too.")
-    ] = False,
-    packed: Annotated[bool, typer.Option("--packed", help="For packed sequences.")] = False,
-    positions: Annotated[
-        bool, typer.Option("--positions", help="For calls that give positions.")
-    ] = False,
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", metavar="GPU", help="Compile for it: h200, a100, sm_90, ..."),
-    ] = None,
-    dim: Annotated[int, typer.Option("--dim", help="Channels, for --gpu and --module.")] = 64,
-    dtype: Annotated[
-        str, typer.Option("--dtype", help="bf16, fp16 or fp32, for --gpu, numba and --module.")
-    ] = "",
+    to: To = "triton",
+    after: After = None,
+    list_passes: Passes = False,
+    explain: Explain = False,
+    kernel: Kernels = None,
+    module: Module = False,
+    packed: Packed = False,
+    positions: Positions = False,
+    gpu: Gpu = None,
+    dim: Channels = 64,
+    dtype: Dtype = "",
     as_json: Annotated[bool, typer.Option("--json", help="One object.")] = False,
 ) -> None:
     """Print a variant at any stage of the compiler, or the source of it.
