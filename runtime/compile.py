@@ -129,7 +129,7 @@ class Attention:
         """The text of the module for one form of call."""
         program = to_program(self.variant, positions=form.positions)
         kernels = tuple(to_kernels(a, packed=form.packed) for a in program.attentions)
-        choice = look_up(form.target, *form.widths)
+        choice = look_up(form.target, *form.widths, form.io)
         config = self.config or choice.config
         return print_module(
             Module(

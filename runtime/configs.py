@@ -16,17 +16,20 @@ class Choice:
     reason: str
 
 
-def look_up(target: str, width: int, value_width: int) -> Choice:
-    """The tiles for dots of `width` channels and values of `value_width`."""
+def look_up(target: str, width: int, value_width: int, io: str = "bf16") -> Choice:
+    """The tiles for dots of `width` channels, values of `value_width`, elements of `io`."""
     widest = max(width, value_width)
     if target == "numba":
         tiles = Tiles(128, 128)
         return Choice(Config(tiles, tiles, tiles), "default of the CPU, measured at d = 64")
+    if io == "f32":  # exact products go through registers: small tiles, or they spill for minutes
+        tiles = Tiles(32, 32, 4, 1)
+        return Choice(Config(tiles, tiles, tiles), "default of the GPU for fp32, not measured")
     if widest <= 64:
-        tiles, columns = Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 2)
+        config = Config(Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 3), Tiles(32, 64, 4, 3))
     elif widest <= 128:
-        tiles, columns = Tiles(128, 64, 8, 2), Tiles(64, 64, 4, 2)
+        config = Config(Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 3), Tiles(32, 128, 8, 2))
     else:
-        tiles = columns = Tiles(64, 32, 8, 1)
-    rows = Tiles(tiles.BM, 64, tiles.num_warps, 2) if widest <= 128 else tiles
-    return Choice(Config(tiles, rows, columns), "default of the GPU, not measured")
+        tiles = Tiles(64, 32, 8, 1)
+        return Choice(Config(tiles, tiles, tiles), "default of the GPU, not measured")
+    return Choice(config, "default of the GPU, measured on an H200 for plain attention and FoX")

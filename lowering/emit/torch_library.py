@@ -11,7 +11,8 @@ def prefix_sum(x, starts):
     counts as -1e5: e^-1e5 is 0, and differences of sums stay finite.
     """
     x = x.masked_fill(x == -torch.inf, -1e5)
-    total = x.cumsum(1)
+    # along memory: across it a GPU takes forty times as long
+    total = x.movedim(1, -1).contiguous().cumsum(-1).movedim(-1, 1)
     return total if starts is None else total - (total - x)[:, starts]
 ''',
     "rotate_half": '''
