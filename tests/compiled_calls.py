@@ -9,9 +9,9 @@ from support import assert_close
 from torch import Tensor
 
 import gnomon as gn
+from gnomon import Entry, Head, Param
 from gnomon.dsl.reference import reference
 from gnomon.dsl.trace import Declaration
-from gnomon.runtime.compile import Attention
 
 OUT, GRAD = 1e-6, 1e-5
 """Relative RMS errors in fp32: measured are about 1e-7 of the output and 4e-7 of a gradient."""
@@ -26,9 +26,30 @@ def windowed(q, k):  # type: ignore[no-untyped-def]
     return gn.softmax(gn.dot(q, k) * gn.rsqrt_dim(q), mask=mask)
 
 
+class Hidden(gn.Axis):
+    "The hidden units of a small MLP."
+
+
+@gn.variant
+def learned(  # type: ignore[no-untyped-def]
+    q,
+    k,
+    gain: Param,
+    slope: Param[Head],
+    table: Param[Head, Entry],
+    w1: Param[Hidden],
+    w2: Param[Head, Hidden],
+):
+    "g q_i . k_j / sqrt(d) - m_h (i - j) + b_h[min(i - j, 15)] + w2_h . relu(w1 log(1 + i - j))"
+    score = gain * gn.dot(q, k) * gn.rsqrt_dim(q)
+    bias = gn.lookup(table, gn.minimum(gn.distance(), 15)) - slope * gn.distance()
+    hidden = gn.channel_sum(w2 * gn.relu(w1 * gn.log1p(gn.distance())))
+    return gn.softmax(score + bias + hidden, mask=gn.causal())
+
+
 @cache
-def compiled(variant: Declaration) -> Attention:
-    """One object for all tests, so that each form is lowered once."""
+def compiled(variant: Declaration) -> Any:
+    """One `Attention` for all tests, so that each form is lowered once."""
     return gn.compile(variant)
 
 
@@ -68,6 +89,16 @@ def fox_call(time: int, **sizes: Any) -> dict[str, Tensor]:
     """q, k, v and log_f."""
     made = qkv(time, **sizes)
     return {**made, "log_f": gates(made["q"].shape[0], time, made["q"].shape[2])}
+
+
+def learned_call(time: int, *, batch: int = 2, heads: int = 4) -> dict[str, Tensor]:
+    made = qkv(time, batch=batch, heads=heads, kv_heads=2)
+    made["gain"] = torch.tensor(1.5)
+    made["slope"] = 0.1 * normal(heads, seed=11)
+    made["table"] = normal(heads, 16, seed=12)
+    made["w1"] = normal(6, seed=13)
+    made["w2"] = 0.3 * normal(heads, 6, seed=14)
+    return made
 
 
 def results(

@@ -11,9 +11,10 @@ from compiled_calls import (
     compiled,
     fox_call,
     gates,
+    learned,
+    learned_call,
     normal,
     oracle,
-    qkv,
     results,
 )
 from support import assert_close
@@ -21,40 +22,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import gnomon as gn
-from gnomon import Entry, Head, Param
 
 FOX = gn.catalogue.fox
-
-
-class Hidden(gn.Axis):
-    "The hidden units of a small MLP."
-
-
-@gn.variant
-def learned(  # type: ignore[no-untyped-def]
-    q,
-    k,
-    gain: Param,
-    slope: Param[Head],
-    table: Param[Head, Entry],
-    w1: Param[Hidden],
-    w2: Param[Head, Hidden],
-):
-    "g q_i . k_j / sqrt(d) - m_h (i - j) + b_h[min(i - j, 15)] + w2_h . relu(w1 log(1 + i - j))"
-    score = gain * gn.dot(q, k) * gn.rsqrt_dim(q)
-    bias = gn.lookup(table, gn.minimum(gn.distance(), 15)) - slope * gn.distance()
-    hidden = gn.channel_sum(w2 * gn.relu(w1 * gn.log1p(gn.distance())))
-    return gn.softmax(score + bias + hidden, mask=gn.causal())
-
-
-def learned_call(time: int, *, batch: int = 2, heads: int = 4) -> dict[str, Tensor]:
-    made = qkv(time, batch=batch, heads=heads, kv_heads=2)
-    made["gain"] = torch.tensor(1.5)
-    made["slope"] = 0.1 * normal(heads, seed=11)
-    made["table"] = normal(heads, 16, seed=12)
-    made["w1"] = normal(6, seed=13)
-    made["w2"] = 0.3 * normal(heads, 6, seed=14)
-    return made
 
 
 # ---- who gets one
