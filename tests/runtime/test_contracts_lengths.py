@@ -1,6 +1,7 @@
 """Lengths and widths: 0, 1, ragged ones, q_len != kv_len, head counts, groups, head dims."""
 
 import resource
+from typing import Any
 
 import pytest
 import torch
@@ -125,7 +126,7 @@ def test_a_shorter_call_after_a_longer_one() -> None:
 
 
 def test_new_lengths_and_widths_make_no_new_kernels() -> None:
-    attention = gn.compile(FOX)
+    attention: Any = gn.compile(FOX)
     files = set()
     for time, dim in [(3, 16), (40, 16), (41, 24), (77, 64), (200, 8)]:
         attention(**fox_call(time, dim=dim))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -131,7 +132,7 @@ def test_a_pack_is_the_loop_over_its_sequences(name: str) -> None:
     queries, keys = PACKS[name]
     tensors = fox_call(sum(keys), queries=sum(queries), heads=4, kv_heads=2, value_dim=24)
     do = normal(1, sum(queries), 4, 24, seed=5)
-    cu = {"cu_seqlens_q": offsets(*queries), "cu_seqlens_k": offsets(*keys)}
+    cu: dict[str, Any] = {"cu_seqlens_q": offsets(*queries), "cu_seqlens_k": offsets(*keys)}
     made = results(compiled(FOX), tensors, do=do, **cu)
     # sums along the sequence begin elsewhere: the last bits of a gate differ
     assert_same_numbers(made, one_by_one(tensors, queries, keys, do), out=2e-7, grad=2e-6)
@@ -173,7 +174,7 @@ def test_fewer_tokens_than_sequences_beside_groups(
     queries: tuple[int, ...], keys: tuple[int, ...], heads: int, kv_heads: int, dim: int
 ) -> None:
     tensors = fox_call(sum(keys), queries=sum(queries), heads=heads, kv_heads=kv_heads, dim=dim)
-    cu = {"cu_seqlens_q": offsets(*queries), "cu_seqlens_k": offsets(*keys)}
+    cu: dict[str, Any] = {"cu_seqlens_q": offsets(*queries), "cu_seqlens_k": offsets(*keys)}
     # a row of one key has gradient 0: do . v - do . o, which have size 1 with this do
     do = normal(1, sum(queries), heads, dim, seed=5) / dim**0.5
     assert_right(FOX, tensors, do=do, **cu)

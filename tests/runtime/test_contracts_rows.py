@@ -1,6 +1,7 @@
 """Rows without keys, keys that nobody sees, and what stands in memory behind the mask."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -71,7 +72,7 @@ def test_a_row_without_keys_adds_nothing_to_the_others() -> None:
     rest = results(compiled(NOPE), alone, do=do[:, 60:], dlse=dlse[:, 60:])
     for name in ("dk", "dv"):  # the rows stand in other tiles: the order of sums differs
         assert torch.allclose(both[name], rest[name], rtol=1e-5, atol=1e-6), name
-    far = {"do": do.clone(), "dlse": dlse.clone()}
+    far: dict[str, Any] = {"do": do.clone(), "dlse": dlse.clone()}
     far["do"][:, :60], far["dlse"][:, :60] = 1e20, -1e20
     assert_bitwise(results(compiled(NOPE), whole, **far), both)
 
