@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gnomon.dsl.kinds import kind
 from gnomon.dsl.nodes import (
     Apply,
     Builtin,
     Decay,
     Diagonal,
+    Expr,
     Input,
     Mask,
     Node,
@@ -133,9 +135,16 @@ def _bare(x: Node) -> Iterator[str]:
     """The inputs below a value that no function keeps in a range of its own."""
     if isinstance(x, Input):
         yield x.name
-    elif not (isinstance(x, Apply) and x.fn in _KEEPS_POSITIVE):
+    elif not _is_safe(x):
         for child in x.children():
             yield from _bare(child)
+
+
+def _is_safe(x: Node) -> bool:
+    """Whether a value is not what the inputs below it are: a function's, or an attention's."""
+    if isinstance(x, Apply) and x.fn in _KEEPS_POSITIVE:
+        return True
+    return isinstance(x, Expr) and kind(x).is_output
 
 
 def _inputs(*roots: Node) -> set[str]:
@@ -196,9 +205,11 @@ class Sampler:
             if self.far and given.place != "constant":  # three directions, one after another
                 x = x[:, torch.arange(size[1]) % 3]
             return functional.normalize(x, dim=-1)
-        # a matrix that all tokens share keeps the size of a vector
-        is_matrix = given.place == "constant" and len(given.axes) > 1
-        return x / math.sqrt(size[-1]) if is_matrix else x
+        if given.place != "constant" or len(given.axes) < 2:
+            return x
+        # a matrix that all tokens share keeps the size of a vector; q M k is a number of size 1
+        is_form = given.axes[-1] == given.axes[-2]
+        return x / (size[-1] if is_form else math.sqrt(size[-1]))
 
     def _range(self, name: str, roles: Roles) -> tuple[float, float]:
         if name in self.ranges:
