@@ -30,8 +30,8 @@ FORGET_BIAS = 4.0
 class AttentionLayer(nn.Module):
     """Attention by a variant, [batch, time, width] -> [batch, time, width].
 
-    `kv_heads` groups query heads (GQA); `dim` is the width of a head; `sizes` gives the axes of parameters
-    (Entry, Hidden, ...) by their symbol. Raises InputError for an axis without a size.
+    `kv_heads` groups query heads (GQA); `dim` is the width of a head; `sizes` gives the axes of
+    parameters (Entry, Hidden, ...) by their symbol. Raises InputError for an axis without a size.
     """
 
     def __init__(
