@@ -212,7 +212,10 @@ def _takes_positions(module: Module, signature: Signature) -> bool:
 
 def _public(module: Module, values: Body, signature: Signature) -> list[str]:
     name = module.program.variant.name
-    lines = statement(f"def {name}", call("", *map(atom, signature.parameters)), 0, ":")
+    device = "cpu" if module.target == "numba" else "cuda"
+    # the caller's autocast is for the layers around: here every dtype is chosen
+    lines = [f'@torch.autocast("{device}", enabled=False)']
+    lines += statement(f"def {name}", call("", *map(atom, signature.parameters)), 0, ":")
     lines += docstring(_doc(module, signature), 1)
     lines += _table([f'"{x.name}": {x.name}' for x in signature.inputs])
     lines += ["    call = check_call(tensors, cu_seqlens, cu_seqlens_q, cu_seqlens_k)"]
