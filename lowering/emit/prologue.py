@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from gnomon.dsl.masks import is_causal
 from gnomon.dsl.nodes import Builtin, Expr, Input, walk
 from gnomon.lowering.core import Anchored, Attention, Index, Output, Program, Read, Stream
 from gnomon.lowering.emit.autograd_text import class_name, hosts, tensors
@@ -59,7 +60,7 @@ class Body(Values):
             )
             return replace(value, code=code, dtype="f32")
         dtypes = {"f32": ("f32",), "f64": ("f64",), "io": ("io",), "i32": ()}[stream.dtype]
-        if value.dtype in dtypes:
+        if value.dtype in dtypes and not (stream.dtype == "io" and _is_of_others(stream.value)):
             return value
         if stream.dtype == "io":
             return value.with_code(method(value.code, "to", atom("q.dtype")))
@@ -137,6 +138,11 @@ def _run(program: Program, shared: Mapping[object, int]) -> Body:
     return values
 
 
+def _is_of_others(x: Expr) -> bool:
+    """Whether a vector comes from an input whose dtype need not be that of q and k."""
+    return any(isinstance(n, Input) and n.name not in ("q", "k") for n in walk(x))
+
+
 def opening(values: Body, program: Program, *, is_given: bool) -> list[str]:
     """The lines that define what the body speaks of; `is_given`: the call may give positions."""
     signature, wanted = values.signature, set(values.needs)
@@ -161,10 +167,21 @@ def opening(values: Body, program: Program, *, is_given: bool) -> list[str]:
         lines.append(f"origin_q = 0 if call.cu_seqlens_k is None else {origin}")
     if counted:
         lines += _positions(counted, is_given=is_given, whole=whole)
+    if "position_q" in counted and _meets_rows_without_keys(program):
+        lines.append("# a query in front of all keys sees none: its numbers must only be finite")
+        lines.append("position_q = position_q.clamp(min=0)")
     for name, coordinate in zip(given, signature.coordinates, strict=True):
         read = f'given_position(call, rows, positions, "{coordinate}", whole={whole})'
         lines.append(f"{name}, {name}_q = {read}")
     return [f"    {line}" for line in lines]
+
+
+def _meets_rows_without_keys(program: Program) -> bool:
+    """Whether a number of a row comes from a position that may lie in front of all keys."""
+    looks_back = all(is_causal(attention.mask) for attention in program.attentions)
+    scalars = [s for a in program.attentions for s in a.streams if s.role == "scalar"]
+    below = (n for s in scalars if s.place == "row" for n in walk(s.value))
+    return looks_back and any(isinstance(n, Builtin) and n.which == "position" for n in below)
 
 
 def _positions(counted: set[str], *, is_given: bool, whole: bool) -> list[str]:

@@ -230,13 +230,17 @@ def _own_table(
 
 
 def visible_count(values: "Values", mask: Mask) -> Value:
-    """How many keys each query sees: a sum over conjunctions, each one an interval of keys."""
+    """How many keys each query sees: a sum over conjunctions, each one an interval of keys.
+
+    At least 1: a row without keys gives 0 whatever it counts, and its logarithm must be finite.
+    """
     total: Code | None = None
     for sign, rules in _conjunctions(mask):
         count = _count(values, rules)
         total = count if total is None else infix(sign, total, count)
     assert total is not None
-    return values.doubled(Value(total, "i64", "row"))
+    seen = method(total, "clamp", atom("min=1"))
+    return values.doubled(Value(seen, "i64", "row"))
 
 
 def _conjunctions(mask: Mask) -> list[tuple[str, tuple[Mask, ...]]]:
