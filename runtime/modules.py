@@ -17,6 +17,7 @@ from types import ModuleType
 
 from gnomon.runtime.settings import logger, settings
 
+_PACKAGE = "gnomon_generated"
 _LOADED: dict[Path, ModuleType] = {}
 _LOCK = threading.Lock()
 
@@ -46,13 +47,14 @@ def _write(name: str, source: str) -> Path:
 
 
 def _place(path: Path, source: str) -> Path:
-    if path.is_file() and path.read_text() == source:
+    text = source.encode()  # UTF-8, whatever the locale says: formulas have Greek letters
+    if path.is_file() and path.read_bytes() == text:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, beside = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(source)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text)
         Path(beside).replace(path)
     except BaseException:
         Path(beside).unlink(missing_ok=True)
@@ -71,7 +73,9 @@ def _spare_folder(folder: str, reason: str) -> Path:
 
 def _import(path: Path) -> ModuleType:
     # the name says whose module it is: tests poison the memory that modules of gnomon ask for
-    name = f"gnomon_generated.{path.stem}"
+    name = f"{_PACKAGE}.{path.stem}"
+    if _PACKAGE not in sys.modules:
+        sys.modules[_PACKAGE] = ModuleType(_PACKAGE, "The modules that this process generated.")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"cannot import {path}")

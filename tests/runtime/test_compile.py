@@ -268,8 +268,8 @@ def test_first_calls_from_several_threads(monkeypatch: pytest.MonkeyPatch, tmp_p
     found = at_once(attention, calls, wanted=())
     for tensors, made in zip(calls, found, strict=True):
         assert_bitwise(made, results(attention, tensors, wanted=()))
-        heads_first = [x.transpose(1, 2) for x in tensors.values()]
-        plain = functional.scaled_dot_product_attention(*heads_first, is_causal=True)
+        q, k, v = (x.transpose(1, 2) for x in tensors.values())
+        plain = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         assert torch.allclose(made["out"], plain.transpose(1, 2), atol=1e-6)
     assert len(list((tmp_path / "kernels").glob("*.py"))) == 1
 
