@@ -16,7 +16,7 @@ belongs to one program.
 from gnomon.dsl.nodes import Apply, Expr, Lookup, walk
 from gnomon.lowering import tile
 from gnomon.lowering.build import Block
-from gnomon.lowering.core import Attention, PairDot, Stream
+from gnomon.lowering.core import Anchored, Attention, PairDot, Read, Stream
 from gnomon.lowering.passes.fold_log2e import LOG2E, fold_log2e
 from gnomon.lowering.schedules.decays import decays_of
 from gnomon.lowering.schedules.formula import PairTile
@@ -43,6 +43,22 @@ INFINITY = Number(float("inf"))
 _UNBOUNDED = frozenset(("/", "**", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt"))
 
 
+def may_be_undefined(adjoint: Expr) -> bool:
+    """Whether 0 times this derivative may be no number.
+
+    Anything may stand in rows that only hidden pairs have, and logarithms meet distances below 0.
+    """
+    for node in walk(adjoint):
+        match node:
+            case Apply(fn, _) if fn in _UNBOUNDED:
+                return True
+            case PairDot() | Lookup():
+                return True
+            case Read(stream) | Anchored(stream, _) if stream.place in ("row", "column"):
+                return True
+    return False
+
+
 class Backward:
     """A backward kernel under construction; `build` of its two children finishes it."""
 
@@ -62,12 +78,6 @@ class Backward:
         if attention.normaliser == "softmax":
             self.whole = fold_log2e(attention.weight)
             self.edge = self.whole if self.decays is None else fold_log2e(self.decays.weight)
-        self.singular = any(
-            isinstance(node, Apply) and node.fn in _UNBOUNDED
-            for formula in (attention.weight, attention.denominator)
-            if formula is not None
-            for node in walk(formula)
-        )
         self.do = Tensor("do", ("batch", "time_q", "head", "DV"), "io", "in")
         names = {"softmax": ["lse"], "weighted_sum": [], "ratio": ["den"]}[attention.normaliser]
         names += [] if attention.exponent is None else ["row_max"]
@@ -129,8 +139,8 @@ class Backward:
         b = self.b
         condition = visible(self.a.mask, pair, rows_end=True) if masked else None
         shown = None if condition is None else b.let("b_visible", condition)
-        # hidden pairs have cotangent 0; a derivative that can be infinite there must not meet it
-        self.shown = shown if self.singular else None
+        # hidden pairs have cotangent 0; a derivative that is no number there must not meet it
+        self.shown = shown
         formula = self.edge if masked else self.whole
         pair.announce([formula, *(a for s in self.sums.values() for _, a in s.leaves)])
         product = self._meet(known["do"], self.v)
@@ -175,8 +185,8 @@ class Backward:
 
     def _adjoint(self, pair: PairTile, adjoint: Expr, name: str) -> tile.Expr:
         value = score_tile(self.b, pair.value(adjoint), pair.shape)
-        value = self._hide(value, self.shown)
-        return value if isinstance(value, Ref) else pair._let(name, value)
+        value = self._hide(value, self.shown if may_be_undefined(adjoint) else None)
+        return value if isinstance(value, Ref) else pair.let(name, value)
 
     def _add(self, pair: PairTile, each: Accumulated, leaf: Expr, adjoint: Expr) -> None:
         b, stream = self.b, each.stream
@@ -202,7 +212,7 @@ class Backward:
         flat = entries[0]
         for entry, size in zip(entries[1:], sizes[1:], strict=True):
             flat = b.op("+", b.op("*", flat, size), entry)
-        flat = pair._let(f"e_d_{stream.name}", _tile_of_entries(b, flat, pair.shape))
+        flat = pair.let(f"e_d_{stream.name}", _tile_of_entries(b, flat, pair.shape))
         tensor = self.frame.gradient(stream)
         index, limits = self._owner(stream)
         b.add(Scatter(tensor, index, flat, value, (*limits, None)))
