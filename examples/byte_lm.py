@@ -211,8 +211,8 @@ def plot(runs: list[Run], options: Options, path: Path) -> None:
     axes.axvline(options.length, color="0.5", lw=1, ls="--")
     axes.annotate(
         "training length",
-        (options.length, axes.get_ylim()[1]),
-        (6, -12),
+        (options.length, axes.get_ylim()[0]),
+        (6, 6),
         textcoords="offset points",
         color="0.4",
         fontsize=9,
