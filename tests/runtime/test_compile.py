@@ -189,6 +189,12 @@ def test_autocast_changes_nothing() -> None:
     plain = results(compiled(FOX), tensors)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert_bitwise(results(compiled(FOX), tensors), plain)
+        leaves = {name: x.detach().requires_grad_() for name, x in tensors.items()}
+        out = compiled(FOX)(**leaves)
+    out.backward(normal(*out.shape, seed=5))  # outside of it, as training loops do
+    for name, x in leaves.items():
+        assert x.grad is not None
+        assert torch.equal(x.grad, plain[f"d{name}"]), name
 
 
 def test_products_of_the_prologue_leave_autocast() -> None:

@@ -1,5 +1,7 @@
 """Gradients: who gets one, of what, how often; learned parameters of every shape."""
 
+import gc
+import weakref
 from itertools import product
 
 import pytest
@@ -14,6 +16,7 @@ from compiled_calls import (
     learned,
     learned_call,
     normal,
+    offsets,
     oracle,
     results,
 )
@@ -112,14 +115,29 @@ def test_function_transforms_are_refused_not_zero() -> None:
         torch.func.grad(loss)(tensors["q"])
 
 
+def test_a_call_without_its_backward_keeps_nothing() -> None:
+    """No cycle of the graph and its output: memory goes when the last name does."""
+    gc.collect()
+    gc.disable()
+    try:
+        tensors = {name: x.requires_grad_() for name, x in fox_call(9).items()}
+        out, lse = compiled(FOX)(**tensors, return_lse=True)
+        kept = [weakref.ref(x) for x in (*tensors.values(), out, lse)]
+        del tensors, out, lse
+        assert [x() for x in kept] == [None] * 6
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpointing(reentrant: bool) -> None:
-    tensors = fox_call(70)
-    plain = results(compiled(FOX), tensors)
+def test_checkpointing(reentrant: bool, packed: bool) -> None:
+    tensors, cu = fox_call(70), offsets(30, 0, 40) if packed else None
+    plain = results(compiled(FOX), tensors, cu_seqlens=cu)
     leaves = [x.requires_grad_() for x in tensors.values()]
 
     def forward(q: Tensor, k: Tensor, v: Tensor, log_f: Tensor) -> Tensor:
-        out: Tensor = compiled(FOX)(q, k, v, log_f=log_f)
+        out: Tensor = compiled(FOX)(q, k, v, log_f=log_f, cu_seqlens=cu)
         return out
 
     out = checkpoint(forward, *leaves, use_reentrant=reentrant)

@@ -18,9 +18,12 @@ from compiled_calls import (
     qkv,
     results,
 )
+from generated_modules import execute, plain_python
 from torch import Tensor
 
 import gnomon as gn
+from gnomon import Head, Param, Token
+from gnomon.lowering.emit.module import print_module
 
 FOX = gn.catalogue.fox
 NOPE = gn.catalogue.nope
@@ -106,6 +109,22 @@ def test_a_long_sequence_of_gates() -> None:
     tensors["log_f"][:, 5::7] = -40.0
     made = results(compiled(FOX), tensors)
     assert_same_numbers(made, oracle(FOX, tensors), out=3e-7)
+
+
+@gn.variant
+def rated(q, k, rate: Param[Head], x: Token[Head]):  # type: ignore[no-untyped-def]
+    "q_i . k_j / sqrt(d) - sum_{s=j+1..i} e^rate softplus(x_s)"
+    forget = gn.decay(-gn.exp(rate) * gn.softplus(x))
+    return gn.softmax(gn.dot(q, k) * gn.rsqrt_dim(q) + forget, mask=gn.causal())
+
+
+@pytest.mark.parametrize("x", [-200.0, 5.0, -99.0])
+def test_a_huge_rate_times_a_tiny_step(x: float) -> None:
+    """In fp32 e^100 is infinite and softplus(-200) is 0: yet the gate is 1, not NaN."""
+    function = execute(print_module(plain_python(rated))).rated
+    tensors = {**qkv(9), "rate": torch.full((2,), 100.0), "x": torch.full((1, 9, 2), x)}
+    made = results(function, tensors, wanted=("q", "k", "v"))
+    assert_same_numbers(made, oracle(rated, tensors, wanted=("q", "k", "v")))
 
 
 def test_decays_of_stored_sums_far_from_zero() -> None:

@@ -1,6 +1,7 @@
 """Any strides: transposed, sliced, shifted, expanded inputs and gradients of the output."""
 
 from collections.abc import Callable
+from itertools import permutations
 from types import ModuleType
 
 import pytest
@@ -99,6 +100,16 @@ def test_inputs_of_any_strides_without_a_copy(
     places = {(x.data_ptr(), x.stride()) for x in seen}
     # the gate is summed along the sequence before any kernel reads it
     assert name == "log_f" or (strided.data_ptr(), strided.stride()) in places
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))), ids=str)
+def test_every_order_of_axes_in_memory(order: tuple[int, ...]) -> None:
+    tensors = call()
+    plain = results(compiled(FOX), tensors)
+    for name in ("q", "k", "v"):
+        inverse = [order.index(axis) for axis in range(4)]
+        tensors[name] = tensors[name].permute(order).contiguous().permute(inverse)
+    assert_bitwise(results(compiled(FOX), tensors), plain)
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v", "log_f"])
