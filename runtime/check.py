@@ -215,12 +215,14 @@ def rms(x: Tensor) -> float:
 def bound(tensor: str, dtype: str, inputs: Mapping[str, Input]) -> float:
     """The largest relative RMS error allowed.
 
-    fp32: 1e-5 of the output, 2e-5 of a gradient. 16 bits: what flash-linear-attention asks of its
-    own kernels for PaTH and FoX, in relative RMS too.
+    fp32: 1e-5 of the output; 1e-4 of a gradient, since a learned slope makes logits of some 300
+    here, three roundings of one are 300 * 3 * 2^-24 = 5e-5 of its weight, and a gradient multiplies
+    two such numbers. 16 bits: what flash-linear-attention asks of its own kernels for PaTH and FoX,
+    in relative RMS too.
     """
     is_gradient = tensor not in ("out", "lse")
     if dtype == "fp32":
-        return 2e-5 if is_gradient else 1e-5
+        return 1e-4 if is_gradient else 1e-5
     if not is_gradient or dtype == "fp16":
         return 5e-3
     name = tensor.removeprefix("d")
