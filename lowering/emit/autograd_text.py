@@ -118,7 +118,8 @@ class AutogradPrinter:
         given = ["ctx", "do", *(["dlse"] if self.has_lse else [])]
         lines = [f"{INDENT}@staticmethod", f"{INDENT}@once_differentiable"]
         lines += [f"{INDENT}def backward({', '.join(given)}):"]
-        lines += _spread("", self.kept, " = ctx.saved_tensors")
+        kept = self.kept if len(self.kept) > 1 else [f"({self.kept[0]},)"]
+        lines += _spread("", kept, " = ctx.saved_tensors")
         lines += self._delta()
         formed = {t.name for half, _ in self._halves() for t in half.outputs}
         sink = self.attention.sink
@@ -182,14 +183,24 @@ class AutogradPrinter:
         lines: list[str] = []
         share = ""
         if a.sink is not None and (a.sink.differentiable or a.row_term is not None):
-            dead = "lse == -torch.inf"
-            lines += [f"{INDENT * 2}p_sink = ({a.sink.name} - lse).exp().masked_fill({dead}, 0.0)"]
+            lines += self._sink_share(a.sink)
             share = " + p_sink * delta"
             if a.sink.differentiable:
                 lines += self._sink_gradient(a.sink)
         if a.row_term is not None:
             lines += [f"{INDENT * 2}d_row_term = dlse{share}"]
         return lines
+
+    def _sink_share(self, sink: Stream) -> list[str]:
+        """The weight of a sink, [batch, time_q, head]."""
+        name, lines = sink.name, []
+        if sink.heads == "KVHead":
+            name = f"{name}_each"
+            group = atom(f"lse.shape[2] // {sink.name}.shape[-1]")
+            code = call(f"{sink.name}.repeat_interleave", group, atom("-1"))
+            lines = statement(f"{name} = ", code, 2)
+        dead = "lse == -torch.inf"
+        return [*lines, f"{INDENT * 2}p_sink = ({name} - lse).exp().masked_fill({dead}, 0.0)"]
 
     def _sink_gradient(self, sink: Stream) -> list[str]:
         if f"d_{sink.name}" in {t.name for half, _ in self._halves() for t in half.outputs}:

@@ -39,6 +39,7 @@ from gnomon.dsl.nodes import (
     walk,
 )
 from gnomon.lowering.core import Output
+from gnomon.lowering.emit import torch_library
 from gnomon.lowering.emit import torch_maps as maps
 from gnomon.lowering.emit import torch_pointwise as pointwise
 from gnomon.lowering.emit.signature_text import Signature, symbol_name
@@ -92,6 +93,7 @@ class Values:
     def __post_init__(self) -> None:
         self.signature = Signature(self.variant)
         self.taken |= {"q", "k", "v", *self.signature.names, *MODULE_NAMES}
+        self.taken |= torch_library.NAMES
         self.taken |= {symbol_name(symbol) for symbol in self.signature.symbols}
 
     # ---- values

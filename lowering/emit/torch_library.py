@@ -256,6 +256,10 @@ def read_columns(table, index):
 }
 
 
+NAMES = frozenset(_SOURCES)
+"""What a module may call."""
+
+
 def functions(names: Iterable[str]) -> list[str]:
     """The sources of these functions, in the order of the library."""
     wanted = set(names)

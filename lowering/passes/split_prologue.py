@@ -1,6 +1,7 @@
 """Split a variant into what is evaluated once a token and what is evaluated once a pair.
 
     dot(a_i, b_j)            ->  PairDot(stream a, stream b)
+    dot(c, b_j), dot(a_i, c) ->  Read(stream channel_sum(c * b))      c a vector of parameters
     decay(x)                 ->  Anchored(P at i) - Anchored(P at j)      P = prefix_sum(x)
     lookup(table, f(i, j))   ->  lookup(Read(stream table), f)
     position at i, j         ->  Index(row), Index(column); streams where the call gives positions
@@ -15,6 +16,7 @@ later).
 from collections.abc import Callable
 from typing import Literal, cast
 
+from gnomon.dsl.build import at
 from gnomon.dsl.errors import UnsupportedError
 from gnomon.dsl.kinds import Kind, kind
 from gnomon.dsl.nodes import (
@@ -143,8 +145,12 @@ class _Splitter:
     # -- streams
 
     def stream(self, value: Expr, place: StreamPlace, role: Role, hint: str = "") -> Stream:
-        """The stream of a value; the same value in the same role is one stream."""
-        known = self.streams.get((value, place, role))
+        """The stream of a value; the same value in the same role is one stream.
+
+        A sink is one of its own: its gradient comes from the log-sum-exp, not from the pairs.
+        """
+        part = hint if hint == "sink" else role
+        known = self.streams.get((value, place, part))
         if known is not None:
             return known
         of = kind(value)
@@ -161,8 +167,8 @@ class _Splitter:
             value,
             role != "host" and of.element == "real" and _is_differentiable(value),
         )
-        self.streams[(value, place, role)] = made
-        self.streams[(value.x if isinstance(value, At) else value, place, role)] = made
+        self.streams[(value, place, part)] = made
+        self.streams[(value.x if isinstance(value, At) else value, place, part)] = made
         return made
 
     def constant(self, value: Expr) -> Expr:
@@ -212,11 +218,19 @@ class _Splitter:
             return self.constant(x)
         if of.place in ("row", "column") and of.element != "bool":
             return self.one_token(x)
+        return self.of_pair(x)
+
+    def of_pair(self, x: Expr) -> Expr:
+        """What two tokens make, or a condition."""
         match x:
             case Apply(fn, args):
                 return Apply(fn, tuple(self.pair(arg) for arg in args))
+            case At(Apply(fn, args), place):  # a condition of one token: its numbers are read
+                return Apply(fn, tuple(self.pair(at(arg, place)) for arg in args))
             case Sum(inner):
                 return Sum(self.pair(inner))
+            case Dot(a, b, None) if "constant" in (kind(a).place, kind(b).place):
+                return self.pair(Sum(Apply("*", (a, b))))  # no matrix product: one number a token
             case Dot(a, b, None):
                 return PairDot(self.stream(a, "row", "dot"), self.stream(b, "column", "dot"))
             case Decay(step):

@@ -67,7 +67,7 @@ class PairTile:
         if x not in self.memo:
             made = self._value(x)
             if name or self._deserves_a_name(x, made):
-                made = self._let(name or _name(x), made)
+                made = self.let(name or _name(x), made)
             self.memo[x] = made
         return self.memo[x]
 
@@ -79,7 +79,8 @@ class PairTile:
         varies = set(type_of(made).shape) == set(self.shape)
         return self.uses.get(x, 0) > 1 or not varies
 
-    def _let(self, name: str, value: tile.Expr) -> Ref:
+    def let(self, name: str, value: tile.Expr) -> Ref:
+        """A statement under this name, or the next one that is free."""
         free, number = name, 2
         while free in self.block.names:
             free, number = f"{name}{number}", number + 1
@@ -137,7 +138,7 @@ class PairTile:
         count = len(self.frame.attention.dots())
         name = "b_s" if count == 1 else f"b_s{number + 1}"
         product = tile.Dot(a, b) if self.frame.stationary == "row" else tile.Dot(b, a)
-        return self._let(name, product)
+        return self.let(name, product)
 
     def _read(self, stream: Stream) -> tile.Expr:
         if stream.role == "vector":
@@ -170,7 +171,7 @@ class PairTile:
         """Tensor, index and limits of a look-up."""
         tensor, head = self.frame.tensors[stream.name], self.frame.head_of(stream)
         entries = tuple(
-            e if isinstance(e, Ref) else self._let("e_" + stream.name, e)
+            e if isinstance(e, Ref) else self.let("e_" + stream.name, e)
             for e in self.index(stream, index)
         )
         if stream.place == "constant":
@@ -198,7 +199,7 @@ class PairTile:
         name = "b_sum"
         # pair values that do not vary with the channel are formed before the loop
         self.settle(inner)
-        total = self._let(name, Full(0.0, Type("f32", self.shape)))
+        total = self.let(name, Full(0.0, Type("f32", self.shape)))
         with self.loop_over_channels(size):
             self.block.set(total, self.block.op("+", total, self.value(inner)))
         return total
@@ -208,7 +209,7 @@ class PairTile:
         if axes_of(x) == 0:
             made = self.value(x)
             if not isinstance(made, (Ref, Number)):
-                self.memo[x] = self._let(_name(x), made)
+                self.memo[x] = self.let(_name(x), made)
             return
         for child in x.children():
             if isinstance(child, Expr):

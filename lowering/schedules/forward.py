@@ -140,8 +140,12 @@ class _Forward:
     def ratio_step(self, pair: PairTile, *, masked: bool) -> None:
         b, shrink = self.b, None
         assert self.a.denominator is not None
+        condition = visible(self.a.mask, pair, rows_end=False) if masked else None
+        shown = None if condition is None else b.let("b_visible", condition)
         if self.a.exponent is not None:
-            x = self._shown(pair, pair.value(self.a.exponent), masked=masked, hidden=MINUS_INFINITY)
+            x = pair.value(self.a.exponent)
+            if shown is not None:
+                x = b.op("where", shown, x, MINUS_INFINITY)
             exponent = b.let("b_exponent", score_tile(b, x, pair.shape))
             top = b.let("b_m_new", b.op("maximum", self.top, Reduce("max", exponent, "BN")))
             shrink = b.let("b_c", b.op("exp", b.op("-", self.top, top)))
@@ -149,9 +153,7 @@ class _Forward:
         pair.announce([self.a.weight, self.a.denominator])
         weight = pair.value(self.a.weight)
         divisor = pair.value(self.a.denominator)
-        condition = visible(self.a.mask, pair, rows_end=False) if masked else None
-        if condition is not None:
-            shown = b.let("b_visible", condition)
+        if shown is not None:
             weight = b.op("where", shown, weight, 0.0)
             divisor = b.op("where", shown, divisor, 0.0)
         kept = self.total if shrink is None else b.op("*", self.total, shrink)
@@ -212,6 +214,7 @@ class _Forward:
             keys = b.let("b_lse", lse)
             apart = b.let("b_apart", b.op("-", sink, keys))
             share = b.op("/", 1.0, b.op("+", 1.0, b.op("exp", apart)))
+            share = b.op("where", empty, 0.0, share)  # whatever the sink of such a row is
             result = b.op("*", result, b.let("b_share", share, "what the sink leaves to the keys"))
             fewer = b.op("exp", b.op("neg", b.op("abs", apart)))
             lse = b.op("+", b.op("maximum", keys, sink), b.op("log1p", fewer))

@@ -74,8 +74,8 @@ def _selected(mask: Mask, pair: PairTile) -> Condition:
     blocks, size = cast(tuple[Read, int], mask.operands)
     b, frame, row = pair.block, pair.frame, pair.row
     stream = blocks.stream
-    own = b.let("block_of_key", b.op("//", pair.column.offsets, int(size)))
-    hit = b.let("b_hit", Full(0, Type("i32", pair.shape)))
+    own = pair.let("block_of_key", b.op("//", pair.column.offsets, int(size)))
+    hit = pair.let("b_hit", Full(0, Type("i32", pair.shape)))
     (count,) = frame.widths.axes(stream)
     with b.loop("i_e", 0, tile.Ref(count, Type("i32")), 1) as entry:
         index = (frame.batch, row.times, frame.head_of(stream), entry)
