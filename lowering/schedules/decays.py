@@ -8,6 +8,10 @@ no digits left for their difference. There the logit holds the difference itself
 
     whole tiles   w_ij - (D_j - D_b)        row statistics measured from D_i - D_b
     edge tiles    w_ij + (D_i - D_j)        row statistics as they are
+
+The running maximum changes from one to the other between the loops. Nothing is lost by that while
+the row has seen only keys before b, that is, in front of the last edge. Under a window an edge
+comes first and may have had the nearest keys: there whole tiles hold (D_i - D_b) - (D_j - D_b) too.
 """
 
 from dataclasses import dataclass

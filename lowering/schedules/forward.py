@@ -41,6 +41,8 @@ class _Forward:
         self.decays = decays_of(attention)
         self.left_out = attention.row_term
         """The row terms that the row statistics do not hold now."""
+        self.holds_decays = False
+        """Whether the logits of whole tiles hold the decays, as those of edge tiles do."""
 
     def build(self) -> Kernel:
         b, frame = self.b, self.frame
@@ -86,15 +88,24 @@ class _Forward:
         end = b.op("+", begin, BM)
         tile_rows = Stationary("row", begin, end, scalar("T_k"), Number(0, "i32"))
         ranges = Ranges(b, tile_rows, BN)
-        for loop in ranges.loops(self.a.mask):
+        loops = list(ranges.loops(self.a.mask))
+        self.begin([loop.masked for loop in loops])
+        for loop in loops:
             self.measure(masked=loop.masked)
             b.remark(loop.note("row"))
             with b.loop("i_c", loop.start, loop.stop, BN) as i_c, self.frame.scope(self.row):
                 self.step(self.frame.moving("column", i_c, loop), masked=loop.masked)
 
+    def begin(self, masked: list[bool]) -> None:
+        """Whether whole tiles hold the decays too: where an edge may have had the nearest keys."""
+        comes_first = masked[0] or masked != sorted(masked)
+        self.holds_decays = self.decays is not None and comes_first
+        if self.holds_decays and self.decays is not None:
+            self.left_out = self.decays.rest
+
     def measure(self, *, masked: bool) -> None:
         """Measure the running maximum as the next loop does: edge tiles hold the decays."""
-        if self.decays is None:
+        if self.decays is None or self.holds_decays:
             return
         left_out = self.decays.rest if masked else self.a.row_term
         if left_out is self.left_out:
@@ -123,8 +134,8 @@ class _Forward:
 
     def softmax_step(self, pair: PairTile, *, masked: bool) -> None:
         b = self.b
-        weight = self.decays.weight if masked and self.decays is not None else self.a.weight
-        logit = fold_log2e(weight)
+        holds_decays = self.decays is not None and (masked or self.holds_decays)
+        logit = fold_log2e(self.decays.weight if self.decays and holds_decays else self.a.weight)
         pair.announce([logit])
         shown = self._shown(pair, pair.value(logit), masked=masked, hidden=MINUS_INFINITY)
         score = b.let("b_logit", score_tile(b, shown, pair.shape))
