@@ -9,8 +9,9 @@ function. A new length never compiles.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,7 @@ from gnomon.dsl.trace import Declaration
 from gnomon.lowering.config import Config
 from gnomon.lowering.emit.module import Module, Provenance, print_module
 from gnomon.lowering.pipelines import Kernels, dump, to_kernels, to_program
+from gnomon.runtime.call import check_positions, check_tensors
 from gnomon.runtime.configs import look_up
 from gnomon.runtime.modules import load
 from gnomon.runtime.settings import logger, settings
@@ -69,6 +71,24 @@ def compile(
     return Attention(node, target, config)
 
 
+def eager(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call that torch.compile leaves as it is: kernels are launched, not traced.
+
+    torch's own decorator would load the compiler for everybody; it is asked for when somebody compiles.
+    """
+    hidden: list[Callable[..., Any]] = []
+
+    @wraps(call)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            return call(*args, **kwargs)
+        if not hidden:
+            hidden.append(torch.compiler.disable(call))
+        return hidden[0](*args, **kwargs)
+
+    return run
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """What a module is generated for."""
@@ -88,12 +108,13 @@ class Attention:
         self._modules: dict[Form, ModuleType] = {}
         self._lock = threading.Lock()
 
+    @eager
     def __call__(
         self,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        *,
+        *extra: Tensor,
         cu_seqlens: Tensor | None = None,
         cu_seqlens_q: Tensor | None = None,
         cu_seqlens_k: Tensor | None = None,
@@ -109,8 +130,16 @@ class Attention:
         a coordinate. The last query stands on the last key. Raises InputError naming the argument,
         what was expected and what came.
         """
+        if extra:
+            names = ", ".join(x.name for x in self.variant.inputs if x.name not in ("q", "k"))
+            expected = f"{names} by name" if names else "q, k and v alone"
+            raise InputError("inputs", expected, f"{len(extra)} more positional arguments")
         tensors = {"q": q, "k": k, "v": v, **inputs}
         packed = any(x is not None for x in (cu_seqlens, cu_seqlens_q, cu_seqlens_k))
+        sizes = check_tensors(self.variant, tensors, packed=packed)
+        if positions is not None:
+            starts = cu_seqlens if cu_seqlens is not None else cu_seqlens_k
+            check_positions(self.variant, positions, sizes, starts)
         form = self._form(tensors, packed=packed, positions=positions is not None)
         function = getattr(self.module(form), self.variant.name)
         return function(
@@ -162,12 +191,6 @@ class Attention:
         return Path(cast(str, self.module(form).__file__))
 
     def _form(self, tensors: Mapping[str, Any], *, packed: bool, positions: bool) -> Form:
-        for name in ("q", "k", "v"):
-            x = tensors[name]
-            if not isinstance(x, Tensor):
-                raise InputError(name, "a torch tensor", f"a {type(x).__name__}")
-            if x.ndim != 4:
-                raise InputError(name, "the axes [batch, time, head, dim]", f"{x.ndim} axes")
         q, v = tensors["q"], tensors["v"]
         if q.dtype not in IO:
             raise InputError(

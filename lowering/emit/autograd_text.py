@@ -116,8 +116,8 @@ class AutogradPrinter:
 
     def _backward(self) -> list[str]:
         given = ["ctx", "do", *(["dlse"] if self.has_lse else [])]
-        lines = [f"{INDENT}@staticmethod", f"{INDENT}@once_differentiable"]
-        lines += [f"{INDENT}def backward({', '.join(given)}):"]
+        lines = [f"{INDENT}@staticmethod", f"{INDENT}def backward({', '.join(given)}):"]
+        lines += [f"{INDENT * 2}refuse_second_derivative()"]
         kept = self.kept if len(self.kept) > 1 else [f"({self.kept[0]},)"]
         lines += _spread("", kept, " = ctx.saved_tensors")
         lines += self._delta()

@@ -142,6 +142,7 @@ def _printed_kernels(module: Module, kernels: Sequence[tile.Kernel]) -> list[str
 
 def _library(module: Module, values: Body) -> list[str]:
     found = helpers(values, is_given=_takes_positions(module, values.signature))
+    found.add("refuse_second_derivative")
     found |= {"array", "cdiv", "run"} if module.target == "numba" else {"padded_width", "device_of"}
     found |= {"when_called"} if module.target == "numba" and module.jit else set()
     return functions(found)
@@ -162,7 +163,7 @@ def _opening(module: Module, kernels: Sequence[tile.Kernel], code: Sequence[str]
     standard += ["from contextlib import nullcontext"] * ("nullcontext" in text)
     standard += ["from fractions import Fraction", f"from functools import {tools}"]
     standard += ["from itertools import pairwise", "from typing import NamedTuple"]
-    third = ["import torch", "from torch.autograd.function import once_differentiable"]
+    third = ["import torch"]
     if module.target == "numba":
         third += ["import scipy.linalg.cython_blas", "import threadpoolctl"]
     third = (["import torch.nn.functional as F"] if "F." in text else []) + third
