@@ -38,6 +38,11 @@ class Declaration:
         """The docstring: the specification of the variant."""
         return self.node.formula
 
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The tensors of a call but v: q, k and what is declared."""
+        return self.node.inputs
+
     def bind(self, **overrides: object) -> Variant:
         """The variant with other hyperparameters: a number, or an annotation for an input.
 

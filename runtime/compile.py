@@ -74,7 +74,7 @@ def compile(
 def eager(call: Callable[..., Any]) -> Callable[..., Any]:
     """A call that torch.compile leaves as it is: kernels are launched, not traced.
 
-    torch's own decorator would load the compiler for everybody; it is asked for when somebody compiles.
+    torch's own decorator loads the compiler, so it is asked for when somebody compiles.
     """
     hidden: list[Callable[..., Any]] = []
 

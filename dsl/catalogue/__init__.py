@@ -4,6 +4,7 @@
 """
 
 import difflib
+from typing import TYPE_CHECKING
 
 from gnomon.dsl.catalogue.bias import (
     BIAS,
@@ -262,3 +263,14 @@ __all__ = [
     "yarn",
     "yarn_by_plane",
 ]
+
+if not TYPE_CHECKING:  # a checker shall see which variants exist
+
+    def __getattr__(name: str) -> object:
+        """A name that is no variant: what may have been meant, or the law that refuses it."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return find(name)
+        except InputError as error:
+            raise AttributeError(str(error)) from None

@@ -153,7 +153,9 @@ def matrix(values: "Values", node: Expr) -> Value:
             inner = values.value(x, exact=True)
             if not inner.is_atomic:
                 inner = values.bind("generator", inner)
-            turn = inner.with_code(call("torch.linalg.matrix_exp", inner.code), "f64")
+            # torch's exponential cannot read all strides
+            packed = method(inner.code, "contiguous")
+            turn = inner.with_code(call("torch.linalg.matrix_exp", packed), "f64")
             return values.bind(values.name(node), values.rounded(turn))
     raise _unsupported(values, node, "this matrix")
 

@@ -7,6 +7,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from gnomon.dsl.errors import InputError
 from gnomon.runtime.commands.console import (
     console,
     examples,
@@ -14,6 +15,7 @@ from gnomon.runtime.commands.console import (
     write_json,
 )
 
+RUN, PRINTED = ("numba", "triton"), ("tilelang", "gluon")
 EXAMPLES = examples(
     ("gnomon list", "all rows"),
     ("gnomon list gate rope", "those that mention one of the words"),
@@ -37,7 +39,12 @@ def list_variants(
 
     gnomon.compile runs Numba and Triton; for the other targets there are kernels alone.
     """
-    rows = [row for row in catalogue_rows() if _wanted(row, words or [], on)]
+    if on is not None and on not in (*RUN, *PRINTED):
+        raise InputError("--on", f"one of {', '.join((*RUN, *PRINTED))}", repr(on))
+    named = [row for row in catalogue_rows() if _named(row, words or [])]
+    if not named:
+        raise InputError("WORD", "a word of some row", ", ".join(words or []))
+    rows = [x for x in named if on is None or on in (*x["targets"], *x["printed"])]
     if as_json:
         write_json(rows)
         return
@@ -73,8 +80,9 @@ def _formula(row: dict[str, Any]) -> Text:
 def catalogue_rows() -> list[dict[str, Any]]:
     """One object for each declaration and each refused row, in the order of the rows.
 
-    row, name, family, formula, source; inputs: name -> shape; targets: what it lowers to today;
-    unsupported: target -> why not; refused: the law that refuses it, or None.
+    row, name, family, formula, source; inputs: name -> shape; targets: what gnomon.compile runs it
+    on today; printed: other languages that its kernels print to; unsupported: target -> why not;
+    refused: the law that refuses it, or None.
     """
     from gnomon.dsl import catalogue
     from gnomon.dsl.show import digest
@@ -97,7 +105,8 @@ def catalogue_rows() -> list[dict[str, Any]]:
                 "formula": entry.formula,
                 "source": entry.source,
                 "inputs": dict(entry.inputs),
-                "targets": [target for target, reason in verdict.items() if not reason],
+                "targets": [t for t, reason in verdict.items() if not reason and t in RUN],
+                "printed": [t for t, reason in verdict.items() if not reason and t not in RUN],
                 "unsupported": {target: reason for target, reason in verdict.items() if reason},
                 "refused": entry.reason,
             }
@@ -105,10 +114,9 @@ def catalogue_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def _wanted(row: dict[str, Any], words: list[str], on: str | None) -> bool:
+def _named(row: dict[str, Any], words: list[str]) -> bool:
     text = " ".join(str(row[key]) for key in ("name", "family", "formula", "source")).lower()
-    is_named = not words or any(word.lower() in text for word in words)
-    return is_named and (on is None or on in row["targets"])
+    return not words or any(word.lower() in text for word in words)
 
 
 def _targets(row: dict[str, Any]) -> Text:
@@ -116,7 +124,7 @@ def _targets(row: dict[str, Any]) -> Text:
         return Text("")
     if not row["targets"]:
         return Text("not yet", style="yellow")
-    return Text(" ".join(row["targets"]), style="green")
+    return Text(" ".join([*row["targets"], *row["printed"]]), style="green")
 
 
 def _summary(rows: list[dict[str, Any]]) -> str:

@@ -94,6 +94,8 @@ def check(
     if on is Place.INTERPRETER:
         os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
     given = dict(map(_range, ranges or []))
+    if variant is not None:
+        _known(given, find(variant).node)
     outcomes = list(_outcomes(variant, on, quick, seed, given, quiet=as_json))
     if as_json:
         objects = [_object(outcome, on) for outcome in outcomes]
@@ -113,6 +115,15 @@ def _range(text: str) -> tuple[str, tuple[float, float]]:
         return name, (float(low), float(high))
     except ValueError:
         raise InputError("--range", "NAME=LOW:HIGH, as in f=0.1:0.9", repr(text)) from None
+
+
+def _known(ranges: dict[str, tuple[float, float]], node: Node) -> None:
+    """Ranges are for inputs that the variant has."""
+    names = [item.name for item in node.inputs]
+    unknown = [name for name in ranges if name not in names]
+    if unknown:
+        expected = f"an input of {node.name}: {', '.join(names)}"
+        raise InputError("--range", expected, ", ".join(unknown))
 
 
 def _outcomes(

@@ -55,6 +55,10 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except GnomonError as error:
             raise refused(str(error)) from None
+        except OSError as error:
+            if error.filename is None:  # a closed pipe, say
+                raise
+            raise refused(f"{error.filename}: {error.strerror}") from None
 
 
 def refused(text: str) -> typer.Exit:

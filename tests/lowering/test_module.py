@@ -170,7 +170,7 @@ def test_positions_are_refused_where_the_kernel_counts_them() -> None:
 
 
 def test_real_positions_are_refused_where_a_kernel_reads_integers() -> None:
-    """Positions that choose entries of a table; where they only enter a formula they may be real."""
+    """Positions that choose entries of a table; in a formula alone they may be real."""
     tensors = small_tensors(catalogue.t5, time=6)
     call = function(catalogue.t5, packed=False, positions=True)
     with pytest.raises(ValueError, match="positions: expected integers"):
