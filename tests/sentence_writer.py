@@ -332,7 +332,7 @@ class Writer:
 
     def ratio(self) -> str:
         """Sums of exponentials, or of other positive numbers."""
-        size = self.pick((2, 9))
+        size = self.pick((2, 4))
         score = self.let("z", f"gn.tanh({bare(self.score())}) * {size}")
         e = self.let("e", f"gn.exp({score})")
         template = self.pick(RATIOS)

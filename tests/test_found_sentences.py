@@ -83,7 +83,22 @@ def weights_of_places(q: gn.Value, k: gn.Value) -> gn.Value:
     return gn.weighted_sum(1 / (1 + gn.distance()), mask=gn.causal())
 
 
+class Hidden(gn.Axis):
+    "The hidden units."
+
+
+@gn.variant
+def sum_that_only_the_forward_needs(
+    q: gn.Value, k: gn.Value, w: gn.Param[Hidden], table: gn.Param[gn.KVHead, gn.Entry]
+) -> gn.Value:
+    "sum_h cos(w_h log t[i - j]): the backward pass does not ask for the weight itself"
+    entry = gn.lookup(table, gn.distance())
+    safe = gn.where(entry > 0.1, gn.log(entry), 0.0)
+    return gn.weighted_sum(gn.channel_sum(gn.cos(safe * w)), mask=gn.causal())
+
+
 FOUND = (
+    sum_that_only_the_forward_needs,
     weights_of_places,
     fixed_query,
     fixed_key,

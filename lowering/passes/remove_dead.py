@@ -17,7 +17,6 @@ from gnomon.lowering.tile import (
     Stmt,
     expressions,
     names_in,
-    walk,
 )
 
 
@@ -25,23 +24,33 @@ def remove_dead(kernel: Kernel) -> Kernel:
     """The kernel without values that do not reach a store."""
     body = kernel.body
     while True:
-        smaller = _without(body, _live(body))
+        smaller = _without(body, set())
         if smaller == body:
             return replace(kernel, body=_tidy(body))
         body = smaller
 
 
-def _live(body: tuple[Stmt, ...]) -> set[str]:
-    """Names read by a statement other than their own update."""
-    live: set[str] = set()
-    for stmt in walk(body):
+def _named(body: tuple[Stmt, ...]) -> set[str]:
+    """The names that a body makes; behind it they are free again."""
+    return {stmt.ref.name for stmt in body if isinstance(stmt, Let)}
+
+
+def _read(body: tuple[Stmt, ...]) -> set[str]:
+    """Names read by a statement other than their own update; a loop's own names are not seen."""
+    found: set[str] = set()
+    for stmt in body:
         own = {stmt.ref.name} if isinstance(stmt, Set) else set()
         for expr in expressions(stmt):
-            live |= names_in(expr) - own
-    return live
+            found |= names_in(expr) - own
+        if isinstance(stmt, For):
+            found |= _read(stmt.body) - _named(stmt.body)
+    return found
 
 
-def _without(body: tuple[Stmt, ...], live: set[str]) -> tuple[Stmt, ...]:
+def _without(body: tuple[Stmt, ...], outside: set[str]) -> tuple[Stmt, ...]:
+    """The body without what is dead; `outside`: what is read of the names made around it."""
+    named, read = _named(body), _read(body)
+    live = (outside - named) | (read & named)
     kept: list[Stmt] = []
     for stmt in body:
         if isinstance(stmt, (Let, Set)) and stmt.ref.name not in live:
