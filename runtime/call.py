@@ -1,19 +1,22 @@
 """What a call must look like, checked before anything is lowered or launched."""
 
+import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnomon.dsl.errors import InputError
-from gnomon.dsl.nodes import Variant
+from gnomon.dsl.nodes import Builtin, Variant, walk
 from gnomon.dsl.signature import (
     call_inputs,
     check_call,
     coordinates,
     needs_ordered_positions,
 )
+from gnomon.lowering.pipelines import to_program
 
 EXACT = 2**24
 """fp32, in which kernels hold the positions of a call, has no whole numbers between those above."""
@@ -56,14 +59,27 @@ def check_positions(
         raise InputError("positions", wanted, f"a {type(positions).__name__}")
     else:
         given = {"positions": positions}
-    ordered = needs_ordered_positions(variant)
+    ordered, held = needs_ordered_positions(variant), _kernels_hold_positions(variant)
     for label, x in given.items():
-        _check_one(label, x, sizes)
+        _check_one(label, x, sizes, held=held)
         if ordered:
             _check_order(label, x, starts)
 
 
-def _check_one(label: str, x: object, sizes: Mapping[str, int]) -> None:
+@lru_cache(maxsize=256)
+def _kernels_hold_positions(variant: Variant) -> bool:
+    """Whether positions go to a kernel as they are; those of rotations end in the prologue."""
+    program = to_program(variant, positions=True)
+    return any(
+        isinstance(node, Builtin) and node.which == "position"
+        for attention in program.attentions
+        for stream in attention.streams
+        if stream.role != "dot"
+        for node in walk(stream.value)
+    )
+
+
+def _check_one(label: str, x: object, sizes: Mapping[str, int], *, held: bool) -> None:
     shape = [sizes["batch"], sizes["time_k"]]
     if not isinstance(x, Tensor):
         raise InputError(label, f"a tensor [batch {shape[0]}, time_k {shape[1]}]", repr(x)[:40])
@@ -72,9 +88,10 @@ def _check_one(label: str, x: object, sizes: Mapping[str, int]) -> None:
         raise InputError(label, expected, f"{list(x.shape)}")
     if x.dtype == torch.bool or x.is_complex():
         raise InputError(label, "integers or real numbers", str(x.dtype).removeprefix("torch."))
-    if x.numel() and not bool((x.abs() < EXACT).all()):  # NaN is not below either
+    limit = EXACT if held else math.inf
+    if x.numel() and not bool((x.abs() < limit).all()):  # NaN is not below either
         expected = "finite numbers below 2^24, since kernels hold them in fp32"
-        raise InputError(label, expected, f"{float(x.abs().max())}")
+        raise InputError(label, expected if held else "finite numbers", f"{float(x.abs().max())}")
 
 
 def _check_order(label: str, x: Tensor, starts: Tensor | None) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 import gnomon as gn
 from gnomon import Head, Param, Token
+from gnomon.dsl.errors import InputError
 from gnomon.lowering.emit.module import print_module
 
 FOX = gn.catalogue.fox
@@ -251,6 +252,14 @@ def test_rotations_at_far_positions(first: int) -> None:
     assert_same_numbers(made, expected)
     near = results(attention, tensors, wanted=(), positions=positions - first)
     assert_same_numbers(made, near)  # only the distance counts
+
+
+def test_positions_that_fp32_cannot_hold_are_refused_where_kernels_hold_them() -> None:
+    positions = 10**8 + torch.arange(9)[None]
+    with pytest.raises(InputError, match=r"positions: expected finite numbers below 2\^24"):
+        compiled(gn.catalogue.alibi)(**qkv(9), positions=positions)
+    with pytest.raises(InputError, match="positions: expected finite numbers; got nan"):
+        compiled(gn.catalogue.rope)(**qkv(9), positions=torch.full((1, 9), math.nan))
 
 
 # ---- precision
