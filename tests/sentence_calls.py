@@ -1,4 +1,4 @@
-"""One call of a function under test, its results by name; also what the interpreter's process runs."""
+"""One call of a function under test, its results by name; the interpreter's process runs it too."""
 
 import importlib.util
 import sys
@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import torch
 from torch import Tensor
 
 Results = dict[str, Tensor]
-_folder = tempfile.TemporaryDirectory(prefix="gnomon-")
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,16 @@ def results(function: Callable[..., Any], problem: Problem) -> Results:
     return {name: x.detach() for name, x in named.items()} | grads
 
 
+@cache
+def folder() -> tempfile.TemporaryDirectory[str]:
+    """Where modules lie until the process ends."""
+    return tempfile.TemporaryDirectory(prefix="gnomon-")
+
+
 def interpreted(source: str, name: str, problem: Problem) -> Results:
     """The results of a Triton module; TRITON_INTERPRET=1 is set where this runs."""
     torch.set_num_threads(1)
-    path = Path(_folder.name) / f"module_{len(sys.modules)}.py"
+    path = Path(folder().name) / f"module_{len(sys.modules)}.py"
     path.write_text(source)  # Triton reads the text of its kernels from the file
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
