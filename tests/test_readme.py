@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gnomon.benchmarks import report
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = (
     ".",
@@ -50,3 +52,10 @@ def test_every_make_target_that_is_named_exists() -> None:
     }
     assert {target for _, target in named} >= {"demo", "test"}
     assert {(name, target) for name, target in named if target not in targets} == set()
+
+
+def test_figures_are_those_of_the_results() -> None:
+    """`python -m gnomon.benchmarks.report` writes them; nobody types one."""
+    text = (ROOT / "README.md").read_text()
+    between = text.partition(report.BEGIN)[2].partition(report.END)[0]
+    assert between == report.figures()

@@ -1,0 +1,69 @@
+"""The figures of the README, made from benchmarks/results: `python -m gnomon.benchmarks.report`.
+
+Writes what stands between the two markers of README.md; a test compares the two.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
+
+
+def result(name: str) -> Any:
+    """One file of results."""
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def cpu_table(found: Any) -> str:
+    """Ours beside SDPA on the CPU."""
+    device, versions = found["device"], found["versions"]
+    head = (
+        "**CPU kernels beside torch's SDPA** (plain causal attention), B = 1, H = 8, T = 2048, "
+        f"d = 64, fp32; {device['processor']}, {device['cores']} cores, torch {versions['torch']}, "
+        f"commit `{found['commit']}`, `make bench`: medians of 9 rounds."
+    )
+    lines = [head, "", "| variant | pass | threads | ms | SDPA ms | ratio |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for r in found["records"]:
+        which = "forward" if r["pass"] == "fwd" else "forward + backward"
+        numbers = f"{r['median_ms']:.0f} | {r['sdpa_ms']:.0f} | {r['ratio_to_sdpa']:.2f}"
+        lines.append(f"| {r['variant']} | {which} | {r['threads']} | {numbers} |")
+    return "\n".join(lines)
+
+
+def byte_table(found: Any) -> str:
+    """The byte-level models."""
+    o, machine = found["options"], found["machine"]
+    head = (
+        f"**A byte-level model trained through the CPU kernels** ({o['layers']} layers, width "
+        f"{o['width']}, {o['heads']} heads, {o['batch']} x {o['length']} bytes a step) on the "
+        "Python standard library's sources and licence, judged on held-out files: "
+        f"`python examples/byte_lm.py --steps {o['steps']}`, {machine['threads']} threads, torch "
+        f"{machine['torch']}. Bits a byte before training, at the training length, and at four "
+        "times it."
+    )
+    titles = f"| variant | seconds | before | at {o['length']} | at {4 * o['length']} |"
+    lines = [head, "", titles, "| --- | --- | --- | --- | --- |"]
+    for r in found["runs"]:
+        bits = f"{r['first_bits']:.2f} | {r['bits']:.3f} | {r['bits_far']:.3f}"
+        lines.append(f"| {r['variant']} | {r['seconds']:.0f} | {bits} |")
+    picture = "![bits a byte by place in the text](benchmarks/results/byte_lm.png)"
+    return "\n".join([*lines, "", picture])
+
+
+def figures() -> str:
+    """Everything between the markers."""
+    return f"{cpu_table(result('cpu'))}\n\n{byte_table(result('byte_lm'))}\n"
+
+
+def main() -> None:
+    """Write the README anew."""
+    path = ROOT / "README.md"
+    before, _, rest = path.read_text().partition(BEGIN)
+    path.write_text(before + BEGIN + figures() + END + rest.partition(END)[2])
+
+
+if __name__ == "__main__":
+    main()
