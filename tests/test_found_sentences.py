@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sentences import Situation
 from support import Shape
-from test_random_sentences import assert_right
+from test_random_sentences import assert_plain_right, assert_right
 
 import gnomon as gn
 from gnomon.dsl.trace import Declaration
@@ -97,7 +97,43 @@ def sum_that_only_the_forward_needs(
     return gn.weighted_sum(gn.channel_sum(gn.cos(safe * w)), mask=gn.causal())
 
 
+@gn.variant
+def phases_twice(
+    q: gn.Value, k: gn.Value, probe: gn.Param[gn.Head, gn.Dim], phase: gn.Param[gn.KVHead]
+) -> gn.Value:
+    "cos_turns of one token and of the pair: two functions of a module"
+    turned = gn.cos_turns(0.25 * gn.tanh(phase))
+    score = gn.cos_turns(0.25 * gn.dot(q, k) * gn.rsqrt_dim(q) + turned)
+    return gn.softmax(score + gn.dot(q, probe), mask=gn.causal())
+
+
+@gn.variant
+def table_of_a_row(q: gn.Value, k: gn.Value, table: gn.Param[gn.Head, gn.Entry]) -> gn.Value:
+    "a row's own entries leave the pairs, and keep their gradient"
+    length = gn.clip(gn.channel_sum(q * q), 0, 3)
+    score = gn.dot(q, k) + gn.interpolate(table, length)
+    return gn.softmax(score, mask=gn.causal(), sink=0.0)
+
+
+@gn.variant
+def numbers_chosen(q: gn.Value, k: gn.Value) -> gn.Value:
+    "two numbers to choose from are float64 where all is; no head has a logit of its own"
+    return gn.softmax(gn.where(gn.distance() < 3, 0.3, 0.7), mask=gn.causal())
+
+
+@gn.variant
+def vector_of_a_branch(q: gn.Value, k: gn.Value, gate: gn.Token[gn.KVHead]) -> gn.Value:
+    "the vector of a dot has a root, and the dot counts in some pairs alone"
+    score = gn.dot(q * gn.sqrt(gn.channel_sum(q * q) + 0.1), k) * gn.rsqrt_dim(q)
+    chosen = gn.where(score > 0.3, gn.log(score), score)
+    return gn.softmax(chosen + abs(gn.at_query(gate) - gn.at_key(gate)), mask=gn.causal())
+
+
 FOUND = (
+    numbers_chosen,
+    phases_twice,
+    table_of_a_row,
+    vector_of_a_branch,
     sum_that_only_the_forward_needs,
     weights_of_places,
     fixed_query,
@@ -114,6 +150,11 @@ FOUND = (
 @pytest.mark.parametrize("declaration", FOUND, ids=lambda x: x.name)
 def test_found_sentences_agree_with_the_oracle(declaration: Declaration) -> None:
     assert_right(declaration, Situation(SMALL))
+
+
+@pytest.mark.parametrize("declaration", FOUND, ids=lambda x: x.name)
+def test_plain_torch_agrees_with_the_oracle(declaration: Declaration) -> None:
+    assert_plain_right(declaration, Situation(SMALL))
 
 
 def test_a_row_without_keys_is_zero_whatever_its_sink_is() -> None:

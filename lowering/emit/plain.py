@@ -24,6 +24,7 @@ from gnomon.dsl.nodes import (
     PrefixSum,
     Ratio,
     Softmax,
+    Sum,
     WeightedSum,
 )
 from gnomon.lowering.core import Program
@@ -73,6 +74,8 @@ class PairValues(Values):
 
     def _map(self, node: Expr) -> Value:
         match node:
+            case Dot(a, b, None) if "constant" in (kind(a).place, kind(b).place):
+                return self.value(Sum(Apply("*", (a, b))))
             case Dot(a, b, None):
                 return self.dot(node, a, b)
             case Decay(x):
@@ -85,15 +88,20 @@ class PairValues(Values):
 
     def dot(self, node: Dot, a: Expr, b: Expr) -> Value:
         """a_i . b_j."""
+        outer = self.context
+        self.context = replace(outer, guards=self.guards_of_tokens())
         row = self.value(a) if kind(a).place != "token" else self.at_row(a)
         column = self.value(b)
-        left = {"row": "bihd", "constant": "hd" if row.heads else "d"}[row.place]
-        right = {"token": "bjhd", "constant": "hd" if column.heads else "d"}[column.place]
-        equation = atom(f'"{left},{right}->bijh"')
+        self.context = outer
+        equation = atom('"bihd,bjhd->bijh"')
         code = self.fit(
             (a, b), (row, column), lambda x: call("torch.einsum", equation, x[0].code, x[1].code)
         )
         return Value(code, "f64", "pair", finest([row.heads, column.heads]), batched=True)
+
+    def guards_of_tokens(self) -> tuple[tuple[Value, bool], ...]:
+        """The conditions on a vector of one token that leave it one."""
+        return tuple(guard for guard in self.context.guards if guard[0].place != "pair")
 
     def decay(self, x: Expr) -> Value:
         """The steps of (j, i]; of a constant step, as many as the positions are apart."""
@@ -111,7 +119,7 @@ class PairValues(Values):
 
     def pair_entry(self, node: Lookup) -> Value:
         """An entry that depends on the pair."""
-        table = self.value(node.table)
+        table = self.value(node.table, guards=self.guards_of_tokens())
         if not table.is_atomic:
             table = self.bind("table", table)
         index = self.level([self.paired(self.value(part, guards=())) for part in node.index])
@@ -224,6 +232,8 @@ class PairValues(Values):
                 lse = self.free("lse") if self.signature.has_lse else "_"
                 code = call(self.helper("softmax"), logits.code, shown, *sinks)
                 self.lines += statement(f"{weights}, {lse} = ", code, self.depth)
+                if self.signature.has_lse and not (logits.batched and logits.heads == "Head"):
+                    self.lines += [f"    {lse} = {lse}.expand(q.shape[:3])"]
                 return atom(weights)
             case WeightedSum(weight, _):
                 value = self.paired(self.value(weight))

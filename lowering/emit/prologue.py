@@ -25,9 +25,11 @@ class Body(Values):
 
     def _visit(self, node: Expr) -> Value:
         match node:
+            case Read(stream) if stream.place == "constant" and stream.axes:
+                return self.value(stream.value)  # a table or vector without the kernel's head axis
             case Read(stream) | Anchored(stream, _):
-                code = atom(self.streams[stream.name])
-                return Value(code, "f32", PLACES[stream.place], stream.heads, batched=True)
+                code, axes = atom(self.streams[stream.name]), len(stream.axes)
+                return Value(code, "f32", PLACES[stream.place], stream.heads, axes, batched=True)
             case Index("row"):
                 return Value(self.need("index_q"), "i64", "row")
         return super()._visit(node)

@@ -52,8 +52,8 @@ def concat(*parts):
     shape = torch.broadcast_shapes(*(x.shape[:-1] for x in parts))
     return torch.cat([x.expand(*shape, -1) for x in parts], -1)
 ''',
-    "cos_turns": '''
-def cos_turns(x):
+    "cos_of_turns": '''
+def cos_of_turns(x):
     """cos(2 pi x), the whole turns taken off first."""
     return (2 * math.pi * (x - x.detach().round())).cos()
 ''',

@@ -56,7 +56,7 @@ def on_tensors(fn: str, args: Sequence[Value], axes: int) -> Code:
         case "**":
             return power(*codes)
         case "cos_turns":
-            return call("cos_turns", codes[0])
+            return call("cos_of_turns", codes[0])  # kernels have a cos_turns of their own
         case "log_sigmoid":
             return call("F.logsigmoid", codes[0])
         case "softplus":
@@ -127,7 +127,7 @@ def applied(values: "Values", node: Apply) -> Value:
     """A pointwise function of values of one place."""
     args = _arguments(values, node)
     if node.fn == "cos_turns":
-        values.helper(node.fn)
+        values.helper("cos_of_turns")
     if all(arg.is_number for arg in args):
         whole = all(arg.dtype == "int" for arg in args) and node.fn not in REAL
         dtype: DType = "int" if whole or node.fn == "floor" else "float"
@@ -135,8 +135,18 @@ def applied(values: "Values", node: Apply) -> Value:
     args = values.level(args)
     axes = max(arg.axes for arg in args)
     chained = LEVELS["+"] if node.fn in ("+", "-") else 0
+    if node.fn == "where" and values.wants_double and args[1].is_number and args[2].is_number:
+        args[2] = exactly(args[2])
     code = values.fit(node.args, args, lambda parts: on_tensors(node.fn, parts, axes), chained)
     return values.rounded(values.like(args, code, _result_dtype(values, node.fn, args)))
+
+
+def exactly(number: Value) -> Value:
+    """A number in float64: torch.where rounds two numbers to its default."""
+    if number.dtype == "int":
+        return number
+    code = call("torch.tensor", number.code, Code("dtype=torch.float64"))
+    return Value(code, "f64")
 
 
 def _arguments(values: "Values", node: Apply) -> list[Value]:

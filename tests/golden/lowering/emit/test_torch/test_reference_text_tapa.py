@@ -1,4 +1,4 @@
-def cos_turns(x):
+def cos_of_turns(x):
     """cos(2 pi x), the whole turns taken off first."""
     return (2 * math.pi * (x - x.detach().round())).cos()
 
@@ -49,7 +49,7 @@ def one_sequence(q, k, v, positions):
     power = torch.where(visible, position_q[:, :, None] - position[:, None], 1.0) ** 0.1
     product = torch.einsum("bihd,bjhd->bijh", q[..., d // 2 :], k[..., d // 2 :]) * power
     score = torch.einsum("bihd,bjhd->bijh", q[..., : d // 2], k[..., : d // 2])
-    logit = score * cos_turns(product * (d // 2) ** -0.5) * (d // 2) ** -0.5
+    logit = score * cos_of_turns(product * (d // 2) ** -0.5) * (d // 2) ** -0.5
     weights, lse = softmax(logit, visible)
     o = torch.einsum("bijh,bjhv->bihv", weights, v)
     return o, lse
