@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 WORKERS ?= 2
+# Triton compiles in as many processes at once
+GPU_WORKERS ?= 8
 # the first interpreter of the search path that is new enough
 PYTHON ?= $(firstword $(foreach p,python3 python3.11 python3.12 python3.13,\
   $(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
@@ -42,8 +44,9 @@ golden: venv ## write tests/golden anew; read the difference before you commit i
 bench: venv ## time the CPU kernels beside their peers
 	$(BIN)/pytest -W error --benchmark-enable -o python_files='bench_*.py' benchmarks $(ARGS)
 
-gpu-test: venv ## the tests that need a CUDA device
-	$(BIN)/pytest -W error -m gpu $(ARGS)
+gpu-test: venv ## the kernels on a CUDA device, beside the oracle; writes benchmarks/results/gpu_tests.json
+	GNOMON_KERNEL_SUMMARY=benchmarks/results/gpu_tests.json \
+	  $(BIN)/pytest -W error -m gpu tests/kernels -n $(GPU_WORKERS) --dist loadgroup $(ARGS)
 
 clean: ## remove .venv and what tools have cached
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks

@@ -1,0 +1,120 @@
+"""The summary of a session of kernel tests: counts, and the worst figure of each tensor."""
+
+import json
+import math
+import platform
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+Figure = tuple[float, float, str]
+"""Error, bound, test."""
+
+
+@dataclass
+class Summary:
+    """Filled by the reports of tests, whose user property `figures` holds their comparisons."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    comparisons: int = 0
+    worst: dict[tuple[str, str], Figure] = field(default_factory=dict)
+    start: float = field(default_factory=time.monotonic)
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Counts a test when it has run, been skipped, or failed on the way in or out."""
+        if report.when != "call" and report.outcome == "passed":
+            return
+        self.outcomes[report.outcome] += 1
+        for name, kept in report.user_properties if report.when == "call" else ():
+            if name == "figures":
+                self._take(kept, report.nodeid)
+
+    def _take(self, kept: Any, test: str) -> None:
+        for tensor, dtype, error, bound in kept:
+            self.comparisons += 1
+            known = self.worst.get((tensor, dtype))
+            if known is None or _badness(error, bound) > _badness(*known[:2]):
+                self.worst[tensor, dtype] = (error, bound, test)
+
+    def table(self) -> Iterator[str]:
+        """Lines for a person: q, k, v, the output, and the worst of all other gradients."""
+        counts = ", ".join(f"{n} {word}" for word, n in sorted(self.outcomes.items()))
+        yield f"{counts}; {self.comparisons} comparisons; error / bound where it is worst:"
+        plain = ("out", "lse", "dq", "dk", "dv")
+        lines: dict[tuple[str, str], Figure] = {}
+        for (tensor, dtype), figure in self.worst.items():
+            key = (tensor if tensor in plain else "other gradients", dtype)
+            if key not in lines or _badness(*figure[:2]) > _badness(*lines[key][:2]):
+                lines[key] = figure
+        for (tensor, dtype), (error, bound, test) in sorted(lines.items()):
+            yield f"{tensor:>16} {dtype}  {error:.1e} / {bound:.0e}  {test.rpartition('::')[2]}"
+
+    def write(self, path: Path) -> None:
+        """The summary as JSON."""
+        found = {
+            "device": device(),
+            "versions": versions(),
+            "commit": commit(),
+            "tests": dict(sorted(self.outcomes.items())),
+            "seconds": round(time.monotonic() - self.start),
+            "comparisons": self.comparisons,
+            "worst": [
+                {
+                    "tensor": tensor,
+                    "dtype": dtype,
+                    "error": float(f"{error:.3g}") if math.isfinite(error) else str(error),
+                    "bound": bound,
+                    "test": test,
+                }
+                for (tensor, dtype), (error, bound, test) in sorted(self.worst.items())
+            ],
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
+
+
+def _badness(error: float, bound: float) -> float:
+    """The share of the bound that an error takes; NaN is worse than anything."""
+    return math.inf if math.isnan(error) else error / max(bound, 1e-30)
+
+
+def device() -> dict[str, Any]:
+    """What the kernels ran on."""
+    if not torch.cuda.is_available():
+        return {"name": "Triton's interpreter"}
+    found = torch.cuda.get_device_properties(0)
+    capability = f"sm_{found.major}{found.minor}"
+    return {"name": found.name, "capability": capability, "memory_gib": found.total_memory >> 30}
+
+
+def versions() -> dict[str, str | None]:
+    """The versions that decide what a kernel is."""
+    found: dict[str, str | None] = {"python": platform.python_version(), "cuda": torch.version.cuda}
+    for name in ("torch", "triton", "gnomon"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def commit() -> str | None:
+    """The commit of the checkout, with a plus where it has changed since; None outside of one."""
+
+    def git(*words: str) -> str:
+        command = ["git", *words]
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip()
+
+    found = git("rev-parse", "--short=12", "HEAD")
+    return (found + ("+" if git("status", "--porcelain", "-uno") else "")) or None
