@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import gnomon as gn
+from gnomon.benchmarks import machine
 
 HERE = Path(__file__).parent
 ROUNDS = 9
@@ -41,41 +42,17 @@ def sdpa(threads: int) -> dict[str, list[float]]:
     return times
 
 
-def commit() -> str:
-    """The commit of the checkout, with a plus where it has changed since."""
-
-    def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", *words], cwd=HERE, capture_output=True, text=True, check=False
-        )
-        return done.stdout.strip()
-
-    return git("rev-parse", "--short=12", "HEAD") + (
-        "+" if git("status", "--porcelain", "-uno") else ""
-    )
-
-
 @pytest.fixture(scope="module")
 def records() -> Iterator[list[dict[str, Any]]]:
     """What was measured; written to the results when all is done."""
     found: list[dict[str, Any]] = []
     yield found
     versions = {"python": platform.python_version(), "torch": torch.__version__, "gnomon": "0.1.0"}
-    device = {"processor": _processor(), "cores": os.cpu_count()}
-    result = {"device": device, "versions": versions, "commit": commit(), "records": found}
+    device = {"processor": machine.processor(), "cores": os.cpu_count()}
+    result = {"device": device, "versions": versions, "commit": machine.commit(), "records": found}
     path = HERE / "results" / "cpu.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    names = (
-        [x for x in info.read_text().splitlines() if x.startswith("model name")]
-        if info.exists()
-        else []
-    )
-    return names[0].partition(":")[2].strip() if names else platform.machine()
 
 
 def call(name: str, which: str) -> Callable[[], Any]:

@@ -1,19 +1,29 @@
 """The figures of the README, made from benchmarks/results: `python -m gnomon.benchmarks.report`.
 
-Writes what stands between the two markers of README.md; a test compares the two.
+Writes what stands between the two markers of README.md, and the plots of the GPU results; a test
+compares README.md with the results.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
+from gnomon.benchmarks.gpu_tables import gpu_section
+
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+GPU = "h200_pointwise"
+NO_GPU = (
+    "No GPU figure is claimed yet: the Triton kernels were run on an H200 for their errors, "
+    "and are not tuned."
+)
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 
 
-def result(name: str) -> Any:
-    """One file of results."""
-    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+def result(name: str, folder: Path = RESULTS) -> Any:
+    """One file of results; None where it is not there."""
+    path = folder / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def cpu_table(found: Any) -> str:
@@ -53,16 +63,26 @@ def byte_table(found: Any) -> str:
     return "\n".join([*lines, "", picture])
 
 
-def figures() -> str:
-    """Everything between the markers."""
-    return f"{cpu_table(result('cpu'))}\n\n{byte_table(result('byte_lm'))}\n"
+def figures(folder: Path = RESULTS) -> str:
+    """Everything between the markers; `folder` has the GPU results, which need not be there."""
+    gpu = result(GPU, folder)
+    parts = [
+        NO_GPU if gpu is None else gpu_section(gpu, GPU),
+        cpu_table(result("cpu")),
+        byte_table(result("byte_lm")),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def main() -> None:
-    """Write the README anew."""
-    path = ROOT / "README.md"
-    before, _, rest = path.read_text().partition(BEGIN)
-    path.write_text(before + BEGIN + figures() + END + rest.partition(END)[2])
+def main(readme: Path = ROOT / "README.md", folder: Path = RESULTS) -> None:
+    """Write the README anew, and the plots."""
+    before, _, rest = readme.read_text().partition(BEGIN)
+    readme.write_text(before + BEGIN + figures(folder) + END + rest.partition(END)[2])
+    gpu = result(GPU, folder)
+    if gpu is not None:
+        from gnomon.benchmarks.plots import write_plots
+
+        write_plots(gpu, folder, GPU)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The environment variables, read in one place; a wrong value is refused with what is allowed.
 
 GNOMON_CACHE       folder of generated modules; by default in the user's cache folder
+GNOMON_COMMIT      the commit that results name, for a copy of the tree without git
 GNOMON_DUMP        folder for the text of every stage; by default none is written
 GNOMON_KERNEL_DIR  folder whose modules win over generated ones of the same name (experiments)
 GNOMON_LOG         debug, info, warning or error; by default warning
@@ -22,6 +23,7 @@ class Settings:
     dump: Path | None
     kernel_dir: Path | None
     log: str
+    commit: str | None = None
 
 
 def settings() -> Settings:
@@ -29,7 +31,7 @@ def settings() -> Settings:
     level = os.environ.get("GNOMON_LOG", "warning")
     if level not in LEVELS:
         raise ValueError(f"GNOMON_LOG: expected one of {', '.join(LEVELS)}; got {level!r}")
-    known = {"GNOMON_CACHE", "GNOMON_DUMP", "GNOMON_KERNEL_DIR", "GNOMON_LOG"}
+    known = {"GNOMON_CACHE", "GNOMON_COMMIT", "GNOMON_DUMP", "GNOMON_KERNEL_DIR", "GNOMON_LOG"}
     for name in os.environ:
         if name.startswith("GNOMON_") and name not in known:
             raise ValueError(f"{name}: no such setting; known are {', '.join(sorted(known))}")
@@ -37,7 +39,11 @@ def settings() -> Settings:
     if kernels is not None and not kernels.is_dir():
         raise ValueError(f"GNOMON_KERNEL_DIR: expected a folder; got {str(kernels)!r}")
     return Settings(
-        _folder("GNOMON_CACHE") or _default_cache(), _folder("GNOMON_DUMP"), kernels, level
+        _folder("GNOMON_CACHE") or _default_cache(),
+        _folder("GNOMON_DUMP"),
+        kernels,
+        level,
+        os.environ.get("GNOMON_COMMIT") or None,
     )
 
 

@@ -26,7 +26,8 @@ def test_all_of_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, folder in given.items():
         monkeypatch.setenv(f"GNOMON_{name}", str(tmp_path / folder))
     monkeypatch.setenv("GNOMON_LOG", "debug")
-    assert settings() == Settings(tmp_path / "a", tmp_path / "b", tmp_path, "debug")
+    monkeypatch.setenv("GNOMON_COMMIT", "0123abc")
+    assert settings() == Settings(tmp_path / "a", tmp_path / "b", tmp_path, "debug", "0123abc")
 
 
 def test_the_home_folder_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_the_home_folder_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         (
             "GNOMON_DUMPS",
             "x",
-            "GNOMON_DUMPS: no such setting; known are GNOMON_CACHE, GNOMON_DUMP, "
+            "GNOMON_DUMPS: no such setting; known are GNOMON_CACHE, GNOMON_COMMIT, GNOMON_DUMP, "
             "GNOMON_KERNEL_DIR, GNOMON_LOG",
         ),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import refusal, run, text
 
-COMMANDS = ("list", "show", "lower", "check", "export", "demo", "doctor")
+COMMANDS = ("list", "show", "lower", "check", "bench", "export", "demo", "doctor")
 
 
 def test_the_help_has_one_line_for_each_command() -> None:
