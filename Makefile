@@ -5,6 +5,8 @@ BIN := .venv/bin
 WORKERS ?= 2
 # Triton compiles in as many processes at once
 GPU_WORKERS ?= 8
+# where `make bench` leaves what it finds on a GPU
+BENCH_OUT ?= benchmarks/results/gpu_pointwise.json
 # the first interpreter of the search path that is new enough
 PYTHON ?= $(firstword $(foreach p,python3 python3.11 python3.12 python3.13,\
   $(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
@@ -41,8 +43,11 @@ format: venv ## let ruff write what it can
 golden: venv ## write tests/golden anew; read the difference before you commit it
 	$(BIN)/pytest -q --update-golden $(ARGS)
 
-bench: venv ## time the CPU kernels beside their peers
+bench: venv ## time the kernels beside their peers: CPU, and GPU where there is one
 	$(BIN)/pytest -W error --benchmark-enable -o python_files='bench_*.py' benchmarks $(ARGS)
+	if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; \
+	  then $(BIN)/gnomon bench --out $(BENCH_OUT); \
+	  else echo 'no CUDA device: gnomon bench is left out'; fi
 
 gpu-test: venv ## the kernels on a CUDA device, beside the oracle; writes benchmarks/results/gpu_tests.json
 	GNOMON_KERNEL_SUMMARY=benchmarks/results/gpu_tests.json \
