@@ -4,7 +4,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 WORKERS ?= 2
 # Triton compiles in as many processes at once
-GPU_WORKERS ?= 8
+GPU_WORKERS ?= 12
 # where `make bench` leaves what it finds on a GPU
 BENCH_OUT ?= benchmarks/results/gpu_pointwise.json
 # the first interpreter of the search path that is new enough

@@ -32,7 +32,7 @@ from gnomon.runtime.check import (
 )
 from gnomon.runtime.check import results as oracle_results
 from gnomon.runtime.compile import Attention
-from gnomon.runtime.grid import Case, On
+from gnomon.runtime.grid import DTYPES, Case, On
 from gnomon.runtime.sample import Shape, roles_of
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -40,8 +40,11 @@ ON: On = "interpreter" if INTERPRETED else "cuda"
 DEVICE = "cpu" if INTERPRETED else "cuda"
 HALF = "fp16" if INTERPRETED else "bf16"
 """The narrow dtype: the interpreter computes bf16 wrongly without a word."""
+HALF_DTYPE = DTYPES[HALF]
 
-kernel_test = [] if INTERPRETED else [pytest.mark.gpu]
+# the interpreter runs both sides of tl.where, in numpy
+_quiet = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
+kernel_test = [_quiet] if INTERPRETED else [pytest.mark.gpu]
 """The marks of a module: `pytestmark = kernel_test`."""
 gpu_only = pytest.mark.skipif(INTERPRETED, reason="sizes or features that only a GPU has")
 

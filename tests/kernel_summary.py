@@ -32,8 +32,11 @@ class Summary:
         """Counts a test when it has run, been skipped, or failed on the way in or out."""
         if report.when != "call" and report.outcome == "passed":
             return
-        self.outcomes[report.outcome] += 1
-        for name, kept in report.user_properties if report.when == "call" else ():
+        expected = hasattr(report, "wasxfail")
+        self.outcomes["expected to fail" if expected else report.outcome] += 1
+        if report.when != "call" or expected:
+            return
+        for name, kept in report.user_properties:
             if name == "figures":
                 self._take(kept, report.nodeid)
 
