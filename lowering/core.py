@@ -23,8 +23,8 @@ from typing import Literal
 from gnomon.dsl import nodes
 from gnomon.dsl.nodes import Expr, Heads, Mask, Variant, Width
 
-Role = Literal["dot", "scalar", "prefix", "table", "vector", "host"]
-StreamDType = Literal["io", "f32", "f64", "i32"]
+Role = Literal["dot", "scalar", "prefix", "low", "table", "vector", "host"]
+StreamDType = Literal["io", "f32", "i32"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Stream:
     role     shape of the tensor
     dot      [batch, time, heads, width], dtype io: meets another stream in a dot
     scalar   [batch, time, heads] of a row or column; [heads] or [] of a constant
-    prefix   [batch, time, heads], float64: a prefix sum, read relative to an anchor
+    prefix   [batch, time, heads]: a prefix sum, formed in float64 and held as two numbers of fp32,
+    low      of which `prefix` has the high digits and `low` the rest; read relative to an anchor
     table    [batch, time, heads, entries] or, of a constant, [heads, entries] or [entries]
     vector   [heads, n] or [n]: a constant vector of a channel sum (FIRE's hidden layer)
     host     a Python number known at the launch (scale)
@@ -117,6 +118,14 @@ class Attention:
     at_least: float
     mask: Mask
     streams: tuple[Stream, ...]
+
+    def needs_exact_o(self) -> bool:
+        """Whether the backward pass wants o as it was before it was rounded to the io dtype.
+
+        Its error is in each row's delta, and would add up where a gradient sums over rows.
+        """
+        sums = any(s.differentiable and s.role != "dot" for s in self.streams)
+        return sums and self.normaliser != "weighted_sum"
 
     def dots(self) -> tuple[PairDot, ...]:
         """The distinct dots of its formulas, in order of first use."""

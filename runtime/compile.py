@@ -91,13 +91,14 @@ def eager(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a module is generated for."""
+    """What a module is generated for; `descriptors`: a GPU copies tiles by hardware."""
 
     target: Target
     io: Literal["f32", "f16", "bf16"]
     packed: bool
     positions: bool
     widths: tuple[int, int]
+    descriptors: bool = False
 
 
 class Attention:
@@ -131,9 +132,7 @@ class Attention:
         what was expected and what came.
         """
         if extra:
-            names = ", ".join(x.name for x in self.variant.inputs if x.name not in ("q", "k"))
-            expected = f"{names} by name" if names else "q, k and v alone"
-            raise InputError("inputs", expected, f"{len(extra)} more positional arguments")
+            raise self._surplus(len(extra))
         tensors = {"q": q, "k": k, "v": v, **inputs}
         packed = any(x is not None for x in (cu_seqlens, cu_seqlens_q, cu_seqlens_k))
         sizes = check_tensors(self.variant, tensors, packed=packed)
@@ -142,17 +141,9 @@ class Attention:
             check_positions(self.variant, positions, sizes, starts)
         form = self._form(tensors, packed=packed, positions=positions is not None)
         function = getattr(self.module(form), self.variant.name)
-        return function(
-            q,
-            k,
-            v,
-            **inputs,
-            cu_seqlens=cu_seqlens,
-            cu_seqlens_q=cu_seqlens_q,
-            cu_seqlens_k=cu_seqlens_k,
-            positions=positions,
-            return_lse=return_lse,
-        )
+        packs = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+        options = {"cu_seqlens": cu_seqlens, "positions": positions, "return_lse": return_lse}
+        return function(q, k, v, **inputs, **packs, **options)
 
     def source(self, form: Form) -> str:
         """The text of the module for one form of call."""
@@ -169,6 +160,7 @@ class Attention:
                 form.io,
                 tiles_by_name(kernels, config, form.target),
                 Provenance(digest(self.variant), "gnomon.compile", installed_version()),
+                descriptors=form.descriptors,
             )
         )
 
@@ -201,14 +193,29 @@ class Attention:
             raise UnsupportedError(
                 f"no target runs on the device {q.device}", "move the tensors to cpu or cuda"
             )
-        return Form(target, IO[q.dtype], packed, positions, (q.shape[3], v.shape[3]))
+        io, widths = IO[q.dtype], (q.shape[3], v.shape[3])
+        descriptors = target == "triton" and not packed and io != "f32" and copies_tiles(q.device)
+        return Form(target, io, packed, positions, widths, descriptors)
+
+    def _surplus(self, count: int) -> InputError:
+        names = self._names()
+        expected = f"{names} by name" if names else "q, k and v alone"
+        return InputError("inputs", expected, f"{count} more positional arguments")
+
+    def _names(self) -> str:
+        return ", ".join(x.name for x in self.variant.inputs if x.name not in ("q", "k"))
 
     def __repr__(self) -> str:
-        names = ", ".join(x.name for x in self.variant.inputs if x.name not in ("q", "k"))
+        names = self._names()
         return f"Attention({self.variant.name}: q, k, v{f', {names}' if names else ''})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Attention, (self.variant, self.target, self.config)
+
+
+def copies_tiles(device: torch.device) -> bool:
+    """Whether a device copies tiles by hardware: CUDA GPUs of compute capability 9 or more."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _refuse(name: str, expected: str, came: object) -> NoReturn:

@@ -20,13 +20,17 @@ _worker = Worker({"TRITON_INTERPRET": "1"})
 atexit.register(_worker.close)
 
 
+Given = Tensor | int | float | tuple[Tensor, int, int]
+"""An argument: a tensor, a number, or (tensor, rows, channels) for a descriptor of such tiles."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A launch: the kernel's name, its number of programs, all its arguments by name."""
 
     kernel: str
     programs: int
-    arguments: Mapping[str, Tensor | int | float]
+    arguments: Mapping[str, Given]
 
 
 def run_kernels(
@@ -51,12 +55,15 @@ def run_kernels(
 
 def launch_arguments(
     arguments: Sequence[Argument], tensors: Mapping[str, Tensor], numbers: Mapping[str, int | float]
-) -> dict[str, Tensor | int | float]:
+) -> dict[str, Given]:
     """What a launch gives each argument of a printed kernel: tensors, their strides, numbers."""
-    given: dict[str, Tensor | int | float] = {}
+    given: dict[str, Given] = {}
     for argument in arguments:
         if argument.kind == "pointer":
             given[argument.name] = tensors[argument.tensor]
+        elif argument.kind == "descriptor":
+            rows, channels = (int(numbers[extent]) for extent in argument.block)
+            given[argument.name] = (tensors[argument.tensor], rows, channels)
         elif argument.kind == "stride":
             given[argument.name] = tensors[argument.tensor].stride(argument.axis)
         else:

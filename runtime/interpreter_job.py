@@ -20,9 +20,18 @@ def run(source: str, calls: list[Call]) -> list[dict[str, Any]]:
     module = _module(source)
     results = []
     for name, programs, arguments in calls:
-        getattr(module, name)[(programs,)](**arguments)
+        given = {k: _described(*x) if isinstance(x, tuple) else x for k, x in arguments.items()}
+        getattr(module, name)[(programs,)](**given)
         results.append({k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)})
     return results
+
+
+def _described(x: Any, rows: int, channels: int) -> Any:
+    """A descriptor of tiles of one head of x [batch, time, head, width]."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    x = x.transpose(1, 2)
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, channels])
 
 
 def _module(source: str) -> ModuleType:

@@ -135,7 +135,10 @@ def specialise(
             case "pointer":
                 signature[a.name] = f"*{types[a.dtype]}"
                 divisible.append(a.name)
-            case "stride" if a.is_last and not a.varies:
+            case "descriptor":
+                rows, channels = (constants[extent] for extent in a.block)
+                signature[a.name] = f"tensordesc<{types[a.dtype]}[1, 1, {rows}, {channels}]>"
+            case "stride" if a.is_unit and not a.varies:
                 signature[a.name], constexprs[a.name] = "constexpr", 1
             case "stride":
                 signature[a.name] = "i32"

@@ -31,7 +31,7 @@ def stream(
     value: Expr = Input(name, where, None, own, "real")
     if role == "prefix":
         value = PrefixSum(Input(name, "token", None, (), "real"), inclusive=True)
-    dtype: Any = {"dot": "io", "prefix": "f64"}.get(role, "f32")
+    dtype: Any = {"dot": "io"}.get(role, "f32")
     return Stream(name, place, None, own, dtype, role, value, differentiable)
 
 

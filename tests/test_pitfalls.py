@@ -42,6 +42,13 @@ REPORTS = {
     "25 train and decode": 3,
 }
 ON_THE_CPU = {*(f"{kind:02}" for kind in (*range(1, 8), *range(9, 13), 18))}
+ON_A_GPU = {*(f"{kind:02}" for kind in (*range(1, 14), 18, 19, 24))}
+BEFORE_ANY_KERNEL = {
+    "Robbyant/lingbot-va#87",
+    "Dao-AILab/flash-attention#1661",
+    "Dao-AILab/flash-attention#746",
+}
+"""Reports about calls that are refused, or options that are read, on any device alike."""
 
 
 def lines() -> list[dict[str, str]]:
@@ -80,7 +87,27 @@ def test_what_can_be_tried_on_the_cpu_is() -> None:
         "paged": 1,
         "split-KV": 1,
         "reports": 1,
-        "empty": 1,
+    }
+
+
+def test_what_kernels_of_a_gpu_must_survive_is_tried_there_or_waits() -> None:
+    """Each report of these kinds names a test of tests/kernels, or the feature that it needs."""
+    lines = [line for line in LINES if line["kind"] in ON_A_GPU]
+    missing = {
+        line["id"].split()[0]
+        for line in lines
+        if "tests/kernels/" not in line["covered_by"]
+        and "interpreted" not in line["covered_by"]
+        and not line["later"]
+    }
+    assert missing == BEFORE_ANY_KERNEL
+    waiting = [line["later"] for line in lines if not line["covered_by"]]
+    assert Counter(text.partition(":")[0] for text in waiting) == {
+        "transports": 4,
+        "paged cache": 2,
+        "split-KV decode": 1,
+        "reports of the backend that ran, on a GPU": 1,
+        "the tuner": 5,
     }
 
 

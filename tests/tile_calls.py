@@ -200,8 +200,11 @@ def evaluators_of(
 
 
 def _narrowed(x: Tensor, attention: Attention, name: str) -> Tensor:
-    dtypes = {s.name: s.dtype for s in attention.streams}
-    return x.detach() if dtypes[name] in ("f64", "i32") else x.detach().float()
+    (stream,) = (s for s in attention.streams if s.name == name)
+    x = x.detach()
+    if stream.role == "low":
+        x = x - x.float()
+    return x if stream.dtype == "i32" else x.float()
 
 
 def _cuts(cu: tuple[list[int], list[int]] | None, sizes: dict[str, int]) -> list[oracle.Cut]:

@@ -68,6 +68,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tanh": np.tanh,
     "minimum": np.minimum,
     "maximum": np.maximum,
+    "apart": lambda a, b, low: a - b + low,
     "floor": np.floor,
 }
 
@@ -163,7 +164,8 @@ class Meaning:
             shown = parts[0]
             where = tuple(part[shown] for part in parts[2:])
             before = target[where]
-            fresh = np.isnan(before) if stmt.tensor.mode == "out" else before == 0
+            poisoned = stmt.tensor.mode == "out" and before.dtype.kind == "f"
+            fresh = np.isnan(before) if poisoned else before == 0
             assert fresh.all(), f"{stmt.tensor.name} is written twice"
             target[where] = parts[1][shown]
 

@@ -68,12 +68,17 @@ class AutogradPrinter:
     @property
     def statistics(self) -> list[str]:
         """What the forward kernel leaves for the backward ones."""
-        return [t.name for t in self.fwd.outputs if t.name != "o"]
+        return [t.name for t in self.fwd.outputs if t.name not in ("o", "o_exact")]
+
+    @property
+    def kept_o(self) -> str:
+        """The output as the backward pass reads it."""
+        return "o_exact" if self.attention.needs_exact_o() else "o"
 
     @property
     def kept(self) -> list[str]:
         """What the backward pass reads."""
-        o = [] if self.attention.normaliser == "weighted_sum" else ["o"]
+        o = [] if self.attention.normaliser == "weighted_sum" else [self.kept_o]
         return [*(s.name for s in self.streams), "v", *o, *self.statistics]
 
     @property
@@ -140,9 +145,10 @@ class AutogradPrinter:
         if self.has_lse:
             lines += [f"{INDENT * 2}dlse = dlse.masked_fill(lse == -torch.inf, 0.0)"]
         if self.attention.normaliser != "weighted_sum":
-            lines += remark(_WHY_EXACT, 2) if self.has_lse else []
+            lines += remark(_WHY_EXACT, 2) if self.kept_o == "o_exact" else []
             less = " - dlse" if self.has_lse else ""
-            lines += [f"{INDENT * 2}delta = (do * o).sum(-1){less}"]
+            product = f"row_dot(do, {self.kept_o}){less}"
+            lines += [f"{INDENT * 2}delta = along_time({product})"]
         return lines
 
     def _halves(self) -> list[tuple[Launched, list[Stream]]]:

@@ -62,7 +62,7 @@ def printed(kernel: tile.Kernel) -> Printed:
     printer = Statements(kernel)
     printer.body(printer.kernel.body, 1)
     allocations = printer.allocations()
-    given = arguments(kernel, printer.expressions.strides)
+    given = arguments(kernel, printer.expressions.strides, {})
     held = ", ".join(f'"{name}"' for name in lengths(kernel))
     constants = [a.name for a in given if a.kind == "constexpr"]
     lines = [

@@ -207,6 +207,8 @@ class Expressions:
                 return self._function("floor_div" if fn == "//" else "floor_mod", codes)
             case "neg":
                 return prefix("-", codes[0])
+            case "apart":
+                return infix("+", infix("-", *codes[:2]), codes[2])
             case "not":
                 return prefix("~", codes[0])
             case "relu":

@@ -13,6 +13,7 @@ from typing import Literal
 from gnomon.dsl.errors import CompilerBug
 from gnomon.lowering import tile
 from gnomon.lowering.emit import triton as triton_printer
+from gnomon.lowering.emit import triton_descriptors
 from gnomon.lowering.emit.text import (
     INDENT,
     Code,
@@ -23,6 +24,7 @@ from gnomon.lowering.emit.text import (
     keyword,
     statement,
 )
+from gnomon.lowering.emit.triton_names import Argument
 
 Target = Literal["numba", "triton"]
 OFFSETS = ("cu_seqlens_q", "cu_seqlens_k")
@@ -46,10 +48,14 @@ _NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A kernel for padded and for packed calls; where one is missing such calls are refused."""
+    """A kernel for padded and for packed calls; where one is missing such calls are refused.
+
+    `described` is the padded one once more, for GPUs and tensors that descriptors suit.
+    """
 
     padded: tile.Kernel | None
     packed: tile.Kernel | None
+    described: tile.Kernel | None = None
 
     @property
     def kernel(self) -> tile.Kernel:
@@ -85,6 +91,13 @@ class Launched:
 def packed_name(kernel: tile.Kernel) -> tile.Kernel:
     """A kernel for packed sequences beside the one for padded calls."""
     return replace(kernel, name=f"{kernel.name}_packed")
+
+
+def described_form(kernel: tile.Kernel) -> tile.Kernel | None:
+    """A kernel whose tiles come through descriptors, beside the one with pointers."""
+    if not triton_descriptors.described_tensors(kernel):
+        return None
+    return replace(kernel, name=f"{kernel.name}_tma")
 
 
 def _tensors(kernel: tile.Kernel) -> list[tile.Tensor]:
@@ -132,9 +145,15 @@ class LaunchPrinter:
         """Full of zeros where the kernel adds to it, or where short packed sequences leave gaps."""
         adds = tensor.mode == "inout" or tensor.axes[0] == "sequence"
         shape = [self._size(name) for name in tensor.axes]
-        options = [keyword("dtype", atom("torch.float32")), keyword("device", atom("v.device"))]
-        code = call(f"torch.{'zeros' if adds else 'empty'}", *map(atom, shape), *options)
-        return statement(f"{tensor.name} = ", code, 1)
+        # CPU kernels write fp32, and the function around them casts
+        dtype = "v.dtype" if tensor.dtype == "io" and self.target == "triton" else "torch.float32"
+        options = [keyword("dtype", atom(dtype)), keyword("device", atom("v.device"))]
+        made = f"torch.{'zeros' if adds else 'empty'}"
+        if not along_time(tensor):
+            return statement(f"{tensor.name} = ", call(made, *map(atom, shape), *options), 1)
+        batch, time, head = map(atom, shape)
+        lines = statement(f"{tensor.name} = ", call(made, batch, head, time, *options), 1)
+        return [*lines, f"{INDENT}{tensor.name} = {tensor.name}.transpose(1, 2)"]
 
     def _size(self, axis: str) -> str:
         return " * ".join(self.sizes[name] for name in axis.split("*"))
@@ -142,16 +161,28 @@ class LaunchPrinter:
     # ---- the launch itself
 
     def _launches(self) -> list[str]:
-        padded, packed = self.launched.padded, self.launched.packed
-        if padded is None or packed is None:
-            (kernel,) = (k for k in (padded, packed) if k is not None)
-            return self._launch(kernel, 1)
-        return [
-            f"{INDENT}if call.cu_seqlens_q is None:",
-            *self._launch(padded, 2),
-            f"{INDENT}else:",
-            *self._launch(packed, 2),
-        ]
+        """One launch for each form of the kernel, under its condition."""
+        padded, packed, described = (
+            self.launched.padded,
+            self.launched.packed,
+            self.launched.described,
+        )
+        forms: list[tuple[str, tile.Kernel]] = []
+        if packed is not None:
+            forms.append(("call.cu_seqlens_q is not None", packed))
+        if described is not None:
+            names = triton_descriptors.described_tensors(described)
+            forms.append((f"has_descriptors({', '.join(names)})", described))
+        if padded is not None:
+            forms.append(("", padded))
+        if len(forms) == 1:
+            return self._launch(forms[0][1], 1)
+        lines = []
+        for place, (condition, kernel) in enumerate(forms):
+            word = "else" if place == len(forms) - 1 else "elif" if place else "if"
+            lines += [f"{INDENT}{word}{f' {condition}' if word != 'else' else ''}:"]
+            lines += self._launch(kernel, 2)
+        return lines
 
     def _launch(self, kernel: tile.Kernel, depth: int) -> list[str]:
         if self.target == "numba":
@@ -183,8 +214,9 @@ class LaunchPrinter:
         return self.sizes.get(name, name)
 
     def _triton(self, kernel: tile.Kernel, depth: int) -> list[str]:
-        given = triton_printer.printed(kernel).arguments
-        args = [atom(self._tensor(x.name)) for x in given if x.kind == "pointer"]
+        by_descriptor = kernel is self.launched.described
+        given = triton_printer.printed(kernel, descriptors=by_descriptor).arguments
+        args = [self._data(x, kernel) for x in given if x.kind in ("pointer", "descriptor")]
         steps = [x for x in given if x.kind == "stride"]
         for tensor, group in itertools.groupby(steps, key=lambda x: x.tensor):
             args += self._strides(tensor, [x.axis for x in group], kernel)
@@ -198,6 +230,13 @@ class LaunchPrinter:
         lines += [f"{INDENT * depth}if grid:"]
         lines += [f"{INDENT * (depth + 1)}with device_of(v):"]
         return lines + statement("", call(f"{kernel.name}[(grid,)]", *args), depth + 2)
+
+    def _data(self, given: Argument, kernel: tile.Kernel) -> Code:
+        """A tensor, or the descriptor of its tiles."""
+        tensor = atom(self._tensor(given.name))
+        if given.kind == "pointer":
+            return tensor
+        return call("described", tensor, *(atom(self._number(x, kernel)) for x in given.block))
 
     def _strides(self, name: str, axes: list[int], kernel: tile.Kernel) -> list[Code]:
         """The strides of a tensor that the kernel uses."""
@@ -224,6 +263,11 @@ class LaunchPrinter:
             case tile.Ref(name):
                 return atom(self._number(name, kernel))
         raise CompilerBug(f"no grid extent {extent!r}", "print_module")
+
+
+def along_time(tensor: tile.Tensor) -> bool:
+    """Whether it has one number for each token and head: a tile of them is contiguous then."""
+    return len(tensor.axes) == 3 and tensor.axes[1] in ("time_q", "time_k")
 
 
 def _axis(name: str) -> str:

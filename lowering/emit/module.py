@@ -23,7 +23,7 @@ from gnomon.lowering.emit import triton as triton_printer
 from gnomon.lowering.emit import triton_helpers
 from gnomon.lowering.emit.autograd_text import AutogradPrinter
 from gnomon.lowering.emit.checks_text import checks
-from gnomon.lowering.emit.launch import Launched, LaunchPrinter, Target, packed_name
+from gnomon.lowering.emit.launch import Launched, LaunchPrinter, Target, described_form, packed_name
 from gnomon.lowering.emit.prologue import Body, body, helpers, opening, reads_memory_order
 from gnomon.lowering.emit.signature_text import Signature
 from gnomon.lowering.emit.text import INDENT, WIDTH, atom, call, docstring, statement
@@ -64,6 +64,7 @@ class Module:
     config: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     provenance: Provenance = field(default_factory=Provenance)
     jit: bool = True
+    descriptors: bool = False
 
 
 def print_module(module: Module) -> str:
@@ -96,7 +97,8 @@ def _kernels(module: Module) -> list[tile.Kernel]:
     """Every kernel of the file under its name."""
     padded = [kernel for kernels in module.padded for kernel in kernels.all()]
     packed = [packed_name(kernel) for kernels in module.packed for kernel in kernels.all()]
-    return [*padded, *packed]
+    described = [described_form(kernel) for kernel in padded] if module.descriptors else []
+    return [*padded, *packed, *(kernel for kernel in described if kernel is not None)]
 
 
 def _autograd(module: Module) -> list[AutogradPrinter]:
@@ -104,7 +106,8 @@ def _autograd(module: Module) -> list[AutogradPrinter]:
     for place, attention in enumerate(module.program.attentions):
         padded = module.padded[place] if module.padded else None
         packed = module.packed[place] if module.packed else None
-        halves = [_launched(padded, packed, name) for name in ("fwd", "bwd_rows", "bwd_columns")]
+        roles = ("fwd", "bwd_rows", "bwd_columns")
+        halves = [_launched(module, padded, packed, name) for name in roles]
         fwd, rows, columns = halves
         assert fwd is not None
         assert columns is not None
@@ -112,13 +115,16 @@ def _autograd(module: Module) -> list[AutogradPrinter]:
     return printers
 
 
-def _launched(padded: Kernels | None, packed: Kernels | None, name: str) -> Launched | None:
-    """One kernel in its two forms."""
+def _launched(
+    module: Module, padded: Kernels | None, packed: Kernels | None, name: str
+) -> Launched | None:
+    """One kernel in its forms."""
     plain = getattr(padded, name) if padded else None
     other = getattr(packed, name) if packed else None
     if plain is None and other is None:
         return None
-    return Launched(plain, packed_name(other) if other else None)
+    described = described_form(plain) if plain and module.descriptors else None
+    return Launched(plain, packed_name(other) if other else None, described)
 
 
 def _launches(printer: AutogradPrinter) -> list[Launched]:
@@ -135,7 +141,10 @@ def _printed_kernels(module: Module, kernels: Sequence[tile.Kernel]) -> list[str
     if module.target == "numba":
         texts = [numba_printer.print_kernel(k, module.io, jit=module.jit) for k in kernels]
         return [text.replace("@njit(", "@when_called(", 1) for text in texts]
-    parts = [triton_printer.printed(kernel) for kernel in kernels]
+    parts = [
+        triton_printer.printed(kernel, descriptors=kernel.name.endswith("_tma"))
+        for kernel in kernels
+    ]
     names = triton_helpers.closure({name for part in parts for name in part.helpers})
     return [*(triton_helpers.source(name) for name in names), *(part.source for part in parts)]
 
@@ -145,6 +154,10 @@ def _library(module: Module, values: Body) -> list[str]:
     found.add("refuse_second_derivative")
     found |= {"array", "cdiv", "run"} if module.target == "numba" else {"padded_width", "device_of"}
     found |= {"when_called"} if module.target == "numba" and module.jit else set()
+    if any(a.normaliser != "weighted_sum" for a in module.program.attentions):
+        found |= {"along_time", "row_dot" if module.target == "numba" else "row_dot_on_gpu"}
+    if any(kernel.name.endswith("_tma") for kernel in _kernels(module)):
+        found |= {"described", "has_descriptors"}
     return functions(found)
 
 
@@ -169,6 +182,8 @@ def _opening(module: Module, kernels: Sequence[tile.Kernel], code: Sequence[str]
     third = (["import torch.nn.functional as F"] if "F." in text else []) + third
     if module.target == "triton":
         third += ["import triton", "import triton.language as tl"]
+        if "TensorDescriptor(" in text:
+            third += ["from triton.tools.tensor_descriptor import TensorDescriptor"]
         return "\n".join([*lines, *standard, "", *_sorted(third)])
     head, constants = _numba_head(numba_printer.helpers(kernels, module.io, jit=module.jit))
     return "\n".join([*lines, *standard, "", *_sorted([*third, *head]), *constants]).rstrip("\n")

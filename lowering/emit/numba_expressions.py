@@ -39,7 +39,7 @@ _WORDS = {
 }
 _HELPERS = {
     *("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sin_turns", "cos_turns"),
-    *("tanh", "sigmoid", "log_sigmoid", "softplus"),
+    *("tanh", "sigmoid", "log_sigmoid", "softplus", "apart"),
 }
 
 

@@ -22,6 +22,11 @@ def where(condition, x, y):
     """A choice between two values that both exist already."""
     return x if condition else y
 ''',
+    "apart": '''
+def apart(a, b, low):
+    """a - b + low, in this order: the low digits of a sum count where its high ones meet."""
+    return a - b + low
+''',
     "square": '''
 def square(x):
     """x * x."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gnomon.dsl.masks import is_causal
-from gnomon.dsl.nodes import Builtin, Expr, Input, walk
+from gnomon.dsl.nodes import At, Builtin, Expr, Input, walk
 from gnomon.lowering.core import Anchored, Attention, Index, Output, Program, Read, Stream
 from gnomon.lowering.emit.autograd_text import class_name, hosts, tensors
 from gnomon.lowering.emit.signature_text import Signature, symbol_name
@@ -22,6 +22,8 @@ class Body(Values):
 
     streams: dict[str, str] = field(default_factory=dict)
     """The variables of the streams of the attention at hand."""
+    halves: dict[Expr, tuple[Value, ...]] = field(default_factory=dict)
+    """The high and the low digits of the prefix sums."""
 
     def _visit(self, node: Expr) -> Value:
         match node:
@@ -38,8 +40,10 @@ class Body(Values):
 
     def stream(self, stream: Stream) -> str:
         """The variable, or a short expression, of a stream."""
+        if stream.role in ("prefix", "low"):
+            return str(self.digits(stream))
         is_constant = stream.place == "constant" and not isinstance(stream.value, Input)
-        value = self.value(stream.value, exact=is_constant or stream.dtype == "f64")
+        value = self.value(stream.value, exact=is_constant)
         if stream.role == "host":
             return str(value.code)
         value = self.cast(value, stream)
@@ -47,7 +51,26 @@ class Body(Values):
             value = value.with_code(self.constant(value))
         if len(value.code.text) > SHORT:
             value = self.bind(self.variable(stream), value)
-        return str(value.code if stream.place == "constant" else self.spread(value, stream))
+        if stream.place == "constant":
+            return str(value.code)
+        if stream.role == "scalar":
+            return str(call(self.helper("along_time"), self.spread(value, stream)))
+        return str(self.spread(value, stream))
+
+    def digits(self, stream: Stream) -> Code:
+        """The high or the low digits of a prefix sum: split once, whoever reads them."""
+        total = stream.value.x if isinstance(stream.value, At) else stream.value
+        if total not in self.halves:
+            whole = self.value(total, exact=True)
+            stem = self.name(total)
+            names = [self.free(f"{stem}_{part}") for part in ("high", "low")]
+            code = call(self.helper("two_digits"), whole.code)
+            self.lines += statement(f"{', '.join(names)} = ", code, self.depth)
+            self.halves[total] = tuple(
+                replace(whole, code=atom(name), dtype="f32") for name in names
+            )
+        half = self.halves[total][stream.role == "low"]
+        return (self.read_rows(half) if stream.place == "row" else half).code
 
     def variable(self, stream: Stream) -> str:
         """The name of a stream's tensor: its own, unless an input has that."""
@@ -61,14 +84,14 @@ class Body(Values):
                 "torch.full", atom("(1,)"), value.code, dtype, keyword("device", atom("q.device"))
             )
             return replace(value, code=code, dtype="f32")
-        dtypes = {"f32": ("f32",), "f64": ("f64",), "io": ("io",), "i32": ()}[stream.dtype]
+        dtypes = {"f32": ("f32",), "io": ("io",), "i32": ()}[stream.dtype]
         if value.dtype in dtypes and not (stream.dtype == "io" and _is_of_others(stream.value)):
             return value
         if stream.dtype == "io":
             return value.with_code(method(value.code, "to", atom("q.dtype")))
         if stream.dtype == "i32":
             return value.with_code(method(value.code, "to", atom("torch.int32")))
-        return value.with_code(method(value.code, "float" if stream.dtype == "f32" else "double"))
+        return value.with_code(method(value.code, "float"))
 
     def constant(self, value: Value) -> Code:
         """A constant with a head axis."""
@@ -129,8 +152,11 @@ def _run(program: Program, shared: Mapping[object, int]) -> Body:
     if not isinstance(program.epilogue, Output):
         out = method(out, "to", atom("v.dtype"))
     if not signature.has_lse:
-        if len(values.lines) and values.lines[-1].startswith(f"    {out} = "):
-            values.lines[-1] = values.lines[-1].replace(f"{out} = ", "return ", 1)
+        made = [n for n, line in enumerate(values.lines) if line.startswith(f"    {out} = ")]
+        if made and all(
+            line.startswith(("     ", "    )")) for line in values.lines[made[-1] + 1 :]
+        ):
+            values.lines[made[-1]] = values.lines[made[-1]].replace(f"{out} = ", "return ", 1)
         else:
             values.lines += statement("return ", out, values.depth)
         return values

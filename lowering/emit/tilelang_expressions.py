@@ -128,6 +128,8 @@ class Elements:
         match fn:
             case "neg":
                 return prefix("-", codes[0])
+            case "apart":
+                return infix("+", infix("-", *codes[:2]), codes[2])
             case "not":
                 return call("T.Not", codes[0])
             case "floor":

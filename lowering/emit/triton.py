@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gnomon.lowering import tile
-from gnomon.lowering.emit import text, triton_helpers
+from gnomon.lowering.emit import text, triton_descriptors, triton_helpers
 from gnomon.lowering.emit.text import (
     Code,
     atom,
@@ -26,7 +26,6 @@ from gnomon.lowering.emit.text import (
     statement,
     suffix,
 )
-from gnomon.lowering.emit.triton_descriptors import Tile, accesses, described
 from gnomon.lowering.emit.triton_expressions import Expressions, add, number
 from gnomon.lowering.emit.triton_names import Argument, arguments, index_shape
 from gnomon.lowering.tile import Expr, Ref, Stmt, type_of
@@ -58,7 +57,8 @@ def print_module(kernels: Iterable[tile.Kernel], header: str, *, descriptors: bo
     """A module with the kernels and the helpers they call; it imports triton and nothing else.
 
     `header` is its docstring. The text is what `ruff format` would make of it. `descriptors`: tiles
-    go through tensor descriptors where they can (triton_descriptors).
+    come through tensor descriptors where they can (triton_descriptors), and cosines of 16-bit
+    phases from the special-function unit of an NVIDIA GPU.
     """
     parts = [printed(kernel, descriptors=descriptors) for kernel in kernels]
     helpers = triton_helpers.closure({name for part in parts for name in part.helpers})
@@ -82,7 +82,8 @@ def printed(kernel: tile.Kernel, *, descriptors: bool = False) -> Printed:
         for extent, name in printer.expressions.channels.items()
     ]
     lines = [line for item in _read(printer.out) for line in item.lines]
-    given = arguments(kernel, printer.expressions.strides)
+    blocks = {name: (b.rows, b.channels) for name, b in printer.described.items()}
+    given = arguments(kernel, printer.expressions.strides, blocks)
     opening = [
         *_decorator([a.name for a in given if a.varies]),
         f"def {kernel.name}(",
@@ -98,10 +99,8 @@ class Statements:
     """Prints the statements of one kernel."""
 
     def __init__(self, kernel: tile.Kernel, *, descriptors: bool) -> None:
-        self.by_descriptors = descriptors
-        self.descriptors: dict[str, str] = {}
-        """Names of the descriptors in scope, by the text that makes them."""
-        self.expressions = Expressions(kernel)
+        self.described = triton_descriptors.described_tensors(kernel) if descriptors else {}
+        self.expressions = Expressions(kernel, frozenset(self.described), approximate=descriptors)
         self.names = self.expressions.names
         self.out: list[Line] = []
         self.shape: tuple[str, ...] = ()
@@ -174,37 +173,10 @@ class Statements:
 
     def _loaded(self, ref: Ref, load: tile.Load, depth: int) -> Code:
         """A load by a descriptor, or from a pointer that has a line of its own."""
-        if found := self._described(load, depth):
-            name, place = found
-            return call(f"{name}.load", place)
+        if block := self.described.get(load.tensor.name):
+            return triton_descriptors.load(self.expressions, load, block)
         pointer = self._pointer(load.tensor, load.index, f"p_{ref.name.removeprefix('b_')}", depth)
         return self.expressions.load(pointer, load)
-
-    def _described(self, access: tile.Load | tile.Store, depth: int) -> tuple[str, Code] | None:
-        """The descriptor of a load or store, which is made here at the latest, and the place."""
-        found = described(self.expressions, access) if self.by_descriptors else None
-        if found is None:
-            return None
-        self._describe(found, depth)
-        return self.descriptors[found.make.text], found.place
-
-    def _describe(self, found: Tile, depth: int) -> None:
-        if found.make.text not in self.descriptors:
-            name = self._fresh(f"desc_{found.tensor}")
-            self.descriptors = {**self.descriptors, found.make.text: name}
-            self._assign(name, found.make, depth)
-
-    def _describe_ahead(self, loop: tile.For, depth: int) -> None:
-        """Makes the descriptors that a loop does not change in front of it."""
-        outer = self.expressions.lets
-        inner = {s.ref.name: s.value for s in tile.walk(loop.body) if isinstance(s, tile.Let)}
-        made = {s.index.name for s in tile.walk((loop,)) if isinstance(s, tile.For)} | set(inner)
-        for access in accesses(loop.body):
-            self.expressions.lets = {**outer, **inner}
-            found = described(self.expressions, access)
-            self.expressions.lets = outer
-            if found is not None and not found.names & made:
-                self._describe(found, depth)
 
     def _pointer(self, tensor: tile.Tensor, index: tuple[Expr, ...], name: str, depth: int) -> Code:
         """The pointer to a tile; its scalar part gets a line where it has any length."""
@@ -217,10 +189,7 @@ class Statements:
 
     def _loop(self, loop: tile.For, depth: int) -> None:
         """A loop; one that asks for stages says so, any other takes the number of the launch."""
-        if self.by_descriptors:
-            self._describe_ahead(loop, depth)
         outer, bounds = self.expressions.lets, [loop.start, loop.stop, loop.step]
-        described_outside = self.descriptors
         if isinstance(loop.step, tile.Number) and loop.step.value == 1:
             bounds.pop()
             if isinstance(loop.start, tile.Number) and loop.start.value == 0:
@@ -231,22 +200,17 @@ class Statements:
         head = call("tl.range" if loop.stages > 1 else "range", *codes)
         self._put(statement(f"for {loop.index.name} in ", head, depth, ":"))
         self.body(loop.body, depth + 1)
-        self.expressions.lets, self.descriptors, self.shape = outer, described_outside, ()
+        self.expressions.lets, self.shape = outer, ()
 
     def _store(self, store: tile.Store, depth: int) -> None:
         tensor, shape = store.tensor, index_shape(store.index)
         value = self.expressions.code(store.value)
-        found = self._described(store, depth)
         if tensor.dtype == "io" and type_of(store.value).dtype != "io":
             to = f"{tensor.name}.dtype.element_ty"
             value = suffix(value, f".to({to})", call("tl.cast", value, atom(to)))
         value = self.expressions.align(value, type_of(store.value).shape, shape)
-        if found:
-            name, place = found
-            stored = call(f"{name}.store", place, value)
-        else:
-            pointer = self._pointer(tensor, store.index, f"p_{tensor.name}", depth)
-            stored = _stored(pointer, value, self._mask(store))
+        pointer = self._pointer(tensor, store.index, f"p_{tensor.name}", depth)
+        stored = _stored(pointer, value, self._mask(store))
         self._put(statement("", stored, depth))
 
     def _mask(self, store: tile.Store | tile.Scatter) -> Code | None:

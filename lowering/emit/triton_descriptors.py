@@ -1,80 +1,105 @@
-"""Tiles through tensor descriptors, which newer GPUs copy by hardware: rows of one head.
+"""Tiles through tensor descriptors, which newer GPUs copy by hardware (TMA).
 
-A load or store fits where its index is (scalar, scalar + Arange, scalar, Arange) over the axes
-batch, time, head and width, with limits on time and width, and reads 0 outside:
+A tensor [batch, time, head, width] is an argument that describes it, where every load of it in the
+kernel takes rows of one head, from some row on, up to the end of the tensor:
 
-    desc_k = tl.make_tensor_descriptor(k + <batch and head>, shape=[T_k, D0], strides=[s_k_t, 1],
-                                       block_shape=[BN, BD0])
-    b_k = desc_k.load([i_n, 0])
+    x = x.transpose(1, 2)                                                at the launch
+    q = TensorDescriptor(x, x.shape, x.stride(), [1, 1, BM, BD0])
+    b_q = q.load([i_b, i_h, i_r, 0]).reshape(BM, BD0)                    in the kernel
 
-The launch must see to it that the last stride is 1, that the others and the pointers are multiples
-of 16 bytes, and that Triton has an allocator (triton.set_allocator). A descriptor stands outside of
-the loops that do not change its batch, head or lengths.
+What lies outside reads as 0, so that such a load has no mask, and a kernel no pointers to its
+tiles, which take registers. Time stands behind the head, so that the axes of extent 1 come first:
+only then does Triton (3.6, 3.7) leave a first operand of wgmma in shared memory. `has_descriptors`
+of a generated module says which tensors a GPU can copy so.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gnomon.lowering import tile
-from gnomon.lowering.emit.text import Code, atom, call, keyword
-from gnomon.lowering.emit.triton_expressions import Expressions, add, number
+from gnomon.lowering.emit.text import Code, atom, call
+from gnomon.lowering.emit.triton_expressions import Expressions, number
 from gnomon.lowering.emit.triton_names import index_shape
-from gnomon.lowering.tile import Expr, Load, Ref, Store
+from gnomon.lowering.tile import Expr, Load, Ref
+
+_TIMES = {"time_q": "T_q", "time_k": "T_k"}
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """A tile of a tensor by a descriptor: how to make it, what it depends on, where it begins."""
+class Block:
+    """The extents of the tiles of a tensor."""
 
-    tensor: str
-    make: Code
-    names: frozenset[str]
-    place: Code
+    rows: str
+    channels: str
 
 
-def described(expressions: Expressions, access: Load | Store) -> Tile | None:
-    """The tile of a load or store, or None where no descriptor describes it."""
+def described_tensors(kernel: tile.Kernel) -> dict[str, Block]:
+    """The tensors that descriptors can stand for, with the tile that each one gives."""
+    expressions = Expressions(kernel)
+    found: dict[str, set[Block | None]] = {}
+    for load, lets, is_named in _loads(kernel.body, {}):
+        expressions.lets = lets
+        block = _block(expressions, load) if is_named else None
+        found.setdefault(load.tensor.name, set()).add(block)
+    return {
+        name: block
+        for name, blocks in found.items()
+        for block in blocks
+        if block is not None and len(blocks) == 1
+    }
+
+
+def load(expressions: Expressions, access: Load, block: Block) -> Code:
+    """The load of a tile by the descriptor of its tensor."""
+    batch, rows, head, _ = access.index
+    start, _ = expressions.split(rows)
+    places = [_place(expressions, part) for part in (batch, head, start)]
+    listed = atom(f"[{', '.join(map(str, [*places, number(0)]))}]")
+    loaded = call(f"{access.tensor.name}.load", listed)
+    extents = atom(block.rows), atom(block.channels)
+    return call(f"{loaded}.reshape", *extents)
+
+
+def _place(expressions: Expressions, scalar: Expr | None) -> Code:
+    """A coordinate: 32 bits."""
+    if scalar is None:
+        return number(0)
+    code = expressions.code(scalar)
+    is_wide = isinstance(scalar, Ref) and scalar.name in expressions.names.wide
+    return call("tl.cast", code, atom("tl.int32")) if is_wide else code
+
+
+def _block(expressions: Expressions, access: Load) -> Block | None:
     tensor, index, limits = access.tensor, access.index, access.limits
-    if len(index) != 4 or tensor.axes[1] not in ("time_q", "time_k"):
+    if len(index) != 4 or tensor.axes[1] not in _TIMES or tensor.dtype != "io" or access.fill != 0:
         return None
-    if isinstance(access, Load) and (access.fill != 0 or tensor.dtype != "io"):
-        return None
-    length, width = limits[1], limits[3]
-    (start, rows), (offset, channels) = expressions.split(index[1]), expressions.split(index[3])
-    extents = [expressions.extent(part) for part in (rows, channels)]
+    # behind the end of a sequence inside the tensor a descriptor would read the next one
+    whole = limits[1] is None or limits[1] == Ref(_TIMES[tensor.axes[1]], tile.Type("i32"))
+    (_, rows), (offset, channels) = expressions.split(index[1]), expressions.split(index[3])
+    height, width = expressions.extent(rows), expressions.extent(channels)
     scalars = not index_shape((index[0], index[2])) and offset is limits[0] is limits[2] is None
-    if not scalars or length is None or width is None or None in extents:
+    if not (scalars and whole) or height is None or width is None:
         return None
-    zero = tile.Number(0, "i32")
-    base, _ = expressions.address(tensor, (index[0], zero, index[2], zero))
-    make = call(
-        "tl.make_tensor_descriptor",
-        add([atom(tensor.name), *base]),
-        keyword("shape", _listed(expressions.code(length), expressions.code(width))),
-        keyword("strides", _listed(expressions.step(tensor, 1), number(1))),
-        keyword("block_shape", _listed(*(atom(str(extent)) for extent in extents))),
-    )
-    names = frozenset(n for e in (index[0], index[2], length, width) for n in _refs(e))
-    row = number(0) if start is None else expressions.code(start)
-    return Tile(tensor.name, make, names, _listed(row, number(0)))
+    return Block(height, width)
 
 
-def accesses(body: Iterable[tile.Stmt]) -> Iterator[Load | Store]:
-    """The loads with a name of their own and the stores of a block, loops included."""
-    for stmt in tile.walk(tuple(body)):
-        match stmt:
-            case tile.Let(_, Load() as load, _) | tile.Set(_, Load() as load):
-                yield load
-            case Store():
-                yield stmt
+def _loads(
+    body: tuple[tile.Stmt, ...], lets: Mapping[str, Expr]
+) -> Iterator[tuple[Load, Mapping[str, Expr], bool]]:
+    """Every load, with the names in scope and whether it is all that a name stands for."""
+    for stmt in body:
+        for whole in tile.expressions(stmt):
+            is_named = isinstance(stmt, (tile.Let, tile.Set)) and isinstance(whole, Load)
+            for part in _parts(whole):
+                if isinstance(part, Load):
+                    yield part, lets, is_named and part is whole
+        if isinstance(stmt, tile.For):
+            yield from _loads(stmt.body, lets)
+        elif isinstance(stmt, tile.Let):
+            lets = {**lets, stmt.ref.name: stmt.value}
 
 
-def _listed(*parts: Code) -> Code:
-    return atom(f"[{', '.join(str(part) for part in parts)}]")
-
-
-def _refs(expr: Expr) -> Iterator[str]:
-    if isinstance(expr, Ref):
-        yield expr.name
+def _parts(expr: Expr) -> Iterator[Expr]:
+    yield expr
     for part in tile.operands(expr):
-        yield from _refs(part)
+        yield from _parts(part)

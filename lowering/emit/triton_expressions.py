@@ -47,7 +47,14 @@ _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 class Expressions:
     """Prints the expressions of one kernel, and keeps which strides and helpers they use."""
 
-    def __init__(self, kernel: tile.Kernel) -> None:
+    def __init__(
+        self,
+        kernel: tile.Kernel,
+        described: frozenset[str] = frozenset(),
+        *,
+        approximate: bool = False,
+    ) -> None:
+        self.approximate = approximate
         self.names = Names(kernel)
         self.lets: Mapping[str, Expr] = {}
         """What the names in scope stand for."""
@@ -57,11 +64,12 @@ class Expressions:
         self.helpers: set[str] = set()
         self.strides: set[str] = set()
         tensors = [p for p in kernel.params if isinstance(p, tile.Tensor) and p.dtype == "io"]
-        self.io = min((t.name for t in tensors), key=lambda name: name != "v", default="")
+        io = min((t.name for t in tensors), key=lambda name: name != "v", default="")
+        self.io = f"{io}.dtype" if io in described else f"{io}.dtype.element_ty"
 
     def dtype(self, dtype: tile.DType) -> Code:
         """An element type; io is that of the call."""
-        return atom(f"{self.io}.dtype.element_ty" if dtype == "io" else DTYPES[dtype])
+        return atom(self.io if dtype == "io" else DTYPES[dtype])
 
     def code(self, expr: Expr) -> Code:
         """An expression as it stands, io tiles included."""
@@ -252,8 +260,12 @@ class Expressions:
         return self._function(fn, codes)
 
     def _function(self, fn: str, codes: list[Code]) -> Code:
+        if fn == "apart":
+            return infix("+", infix("-", *codes[:2]), codes[2])
         if fn in _CALLS:
             return call(_CALLS[fn], *codes)
+        if self.approximate and f"{fn}_approx" in triton_helpers.NAMES:
+            fn = f"{fn}_approx"
         self.helpers.add(fn)
         return call(fn, *codes)
 

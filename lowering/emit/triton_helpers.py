@@ -72,6 +72,30 @@ def cos_turns(x):
     """cos(2 pi x), with an exact reduction to one turn."""
     return sine_of_quarter(0.25 - tl.abs(x - tl.floor(x + 0.5)))
 ''',
+    "cos_turns_approx": '''
+def cos_turns_approx(x):
+    """cos(2 pi x) by the special-function unit, to 2^-20.9 + 2^-22 |2 pi x|; twin: cos_turns."""
+    return tl.inline_asm_elementwise(
+        "cos.approx.ftz.f32 $0, $1;",
+        "=f,f",
+        [x * 6.283185307179586],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=1,
+    )
+''',
+    "sin_turns_approx": '''
+def sin_turns_approx(x):
+    """sin(2 pi x) by the special-function unit, to 2^-20.9 + 2^-22 |2 pi x|; twin: sin_turns."""
+    return tl.inline_asm_elementwise(
+        "sin.approx.ftz.f32 $0, $1;",
+        "=f,f",
+        [x * 6.283185307179586],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=1,
+    )
+''',
     "sin_turns": '''
 def sin_turns(x):
     """sin(2 pi x), with an exact reduction to one turn."""

@@ -1,6 +1,6 @@
 """What the names of a kernel stand for in Triton: arguments, strides, 64-bit indices."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,21 +27,24 @@ class Argument:
     """An argument of a printed kernel, in its place in the signature.
 
     pointer    the tensor `tensor`
-    stride     of the axis `axis` of the tensor `tensor`, in elements; `is_last` where no axis
-               follows, `has_channels` where the tensor's last axis is a width
+    descriptor of the tensor `tensor`, which gives tiles of the extents `block`
+    stride     of the axis `axis` of the tensor `tensor`, in elements; `is_unit` where it is 1
+               unless the caller's tensor is laid out otherwise, `has_channels` where the
+               tensor's last axis is a width
     scalar     a number known at the launch
     constexpr  a tunable, or a true width
     """
 
     name: str
-    kind: Literal["pointer", "stride", "scalar", "constexpr"]
+    kind: Literal["pointer", "descriptor", "stride", "scalar", "constexpr"]
     dtype: DType = "i64"
     tensor: str = ""
     axis: int = 0
-    is_last: bool = False
+    is_unit: bool = False
     has_channels: bool = False
     varies: bool = False
     """Whether it changes with the lengths of the data: a new value must not compile again."""
+    block: tuple[str, str] = ("", "")
 
 
 def stride(tensor: tile.Tensor, axis: int) -> str:
@@ -51,8 +54,13 @@ def stride(tensor: tile.Tensor, axis: int) -> str:
     return f"s_{tensor.name}_{letter if letters.count(letter) == 1 else f'{letter}{axis}'}"
 
 
-def arguments(kernel: tile.Kernel, strides: set[str]) -> tuple[Argument, ...]:
-    """The arguments of the printed kernel: tensors, the strides it uses, scalars, constants."""
+def arguments(
+    kernel: tile.Kernel, strides: set[str], blocks: Mapping[str, tuple[str, str]]
+) -> tuple[Argument, ...]:
+    """The arguments of the printed kernel: tensors, the strides it uses, scalars, constants.
+
+    `blocks` has the tiles of the tensors that come as descriptors.
+    """
     widths = {name for _, name in kernel.widths}
     tensors = [p for p in kernel.params if isinstance(p, tile.Tensor)]
     scalars = [p for p in kernel.params if isinstance(p, tile.Scalar)]
@@ -63,7 +71,7 @@ def arguments(kernel: tile.Kernel, strides: set[str]) -> tuple[Argument, ...]:
         if stride(t, axis) in strides
     ]
     return (
-        *(Argument(t.name, "pointer", t.dtype, t.name) for t in tensors),
+        *(_pointer(t, blocks) for t in tensors),
         *steps,
         *(
             Argument(s.name, "scalar", s.dtype, varies=s.name in _TIMES)
@@ -79,6 +87,13 @@ def arguments(kernel: tile.Kernel, strides: set[str]) -> tuple[Argument, ...]:
     )
 
 
+def _pointer(tensor: tile.Tensor, blocks: Mapping[str, tuple[str, str]]) -> Argument:
+    if tensor.name in blocks:
+        block = blocks[tensor.name]
+        return Argument(tensor.name, "descriptor", tensor.dtype, tensor.name, block=block)
+    return Argument(tensor.name, "pointer", tensor.dtype, tensor.name)
+
+
 def lengths(kernel: tile.Kernel) -> list[str]:
     """The scalars that change with the lengths of the data."""
     return [p.name for p in kernel.params if isinstance(p, tile.Scalar) and p.name in _TIMES]
@@ -90,10 +105,12 @@ def _stride(tensor: tile.Tensor, axis: int, widths: set[str]) -> Argument:
     Between batches or heads of a tensor with channels it is a multiple of 16 whatever the length,
     which is worth knowing at compile time; without channels it varies.
     """
-    last, channels = axis == len(tensor.axes) - 1, tensor.axes[-1] in widths
-    varies = not channels and _LETTERS.get(tensor.axes[axis]) in ("b", "h")
+    letter, channels = _LETTERS.get(tensor.axes[axis]), tensor.axes[-1] in widths
+    varies = not channels and letter in ("b", "h")
+    # one number a token: the launcher lays them out along time, so that a tile is one copy
+    is_unit = axis == len(tensor.axes) - 1 or (letter == "t" and len(tensor.axes) == 3)
     return Argument(
-        stride(tensor, axis), "stride", "i64", tensor.name, axis, last, channels, varies
+        stride(tensor, axis), "stride", "i64", tensor.name, axis, is_unit, channels, varies
     )
 
 

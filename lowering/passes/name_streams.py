@@ -4,7 +4,7 @@ Takes a value with its place and role; gives
 
     a dot's vectors       q, k; q_2, k_2, ...
     an input read as is   its own name; of a token <input>_q, <input>_k
-    a prefix sum          <input>_sum_q, <input>_sum_k
+    a prefix sum          <input>_sum_q, <input>_sum_k; its low digits <input>_sum_q_low, ...
     a table made of more  <input>_table; of a row <input>_row_q
     rsqrt_dim             scale; another number of the launch: factor
     everything else       the hint, <input>_term or term, by side; of the head alone slope
@@ -54,6 +54,9 @@ def _by_content(value: Expr, role: str, side: str) -> str:
         return inner.name if inner.place != "token" else _with_side(inner.name, side)
     names = [n.name for n in walk(value) if isinstance(n, Input)]
     stem = next((n for n in names if n not in ("q", "k")), None)
+    if role in ("prefix", "low"):
+        name = _with_side(f"{stem or 'prefix'}_sum", side)
+        return f"{name}_low" if role == "low" else name
     if isinstance(inner, PrefixSum):
         return _with_side(f"{stem or 'prefix'}_sum", side)
     if role == "table":

@@ -165,7 +165,7 @@ class _Splitter:
             self._dtype(role, of, value),
             role,
             value,
-            role != "host" and of.element == "real" and _is_differentiable(value),
+            role not in ("host", "low") and of.element == "real" and _is_differentiable(value),
         )
         self.streams[(value, place, part)] = made
         self.streams[(value.x if isinstance(value, At) else value, place, part)] = made
@@ -196,8 +196,6 @@ class _Splitter:
         """How a stream is held; positions that a call gives may be real, as in interpolation."""
         if role == "dot":
             return "io"
-        if role == "prefix":
-            return "f64"
         if of.element != "int" or role == "host":
             return "f32"
         return "f32" if _is_position(value) and not self.counts else "i32"
@@ -260,6 +258,8 @@ class _Splitter:
         total = PrefixSum(step, True)
         row = self.stream(total, "row", "prefix")
         column = self.stream(total, "column", "prefix")
+        for place in ("row", "column"):
+            self.stream(total, place, "low")
         return Apply("-", (Anchored(row, row), Anchored(column, row)))
 
     def lookup(self, table: Expr, index: tuple[Expr, ...]) -> Expr:

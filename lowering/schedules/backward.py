@@ -149,6 +149,7 @@ class Backward:
             shift = known["edge" if masked else "whole"]
             p = self._hide(b.op("exp2", b.op("-", logit, shift)), shown)
             weight = b.let("b_p", p)
+            self.use(weight, known)
             g = b.let("b_g", product)
             ds = b.op("*", weight, b.op("-", g, known["delta"]))
             pair.given["ds"] = b.let("b_ds", self._hide(ds, shown))
@@ -156,14 +157,19 @@ class Backward:
         value = self._hide(score_tile(b, pair.value(self.a.weight), pair.shape), shown)
         if self.a.normaliser == "weighted_sum":
             weight = b.let("b_w", value)
+            self.use(weight, known)
             pair.given["ds"] = b.let("b_ds", self._hide(b.let("b_g", product), shown))
             return weight
         weight = b.let("b_w", b.op("*", value, known["inverse"]))
+        self.use(weight, known)
         g = b.let("b_g", product)
         pair.given["dn"] = b.let("b_dn", self._hide(b.op("*", g, known["inverse"]), shown))
         of_sum = b.op("neg", b.op("*", known["delta"], known["slope"]))
         pair.given["dd"] = b.let("b_dd", self._hide(score_tile(b, of_sum, pair.shape), shown))
         return weight
+
+    def use(self, weight: tile.Expr, known: dict[str, tile.Expr]) -> None:
+        """What is done with the weights, before the cotangents take registers."""
 
     def _hide(self, x: tile.Expr, shown: tile.Expr | None) -> tile.Expr:
         return x if shown is None else self.b.op("where", shown, x, 0.0)

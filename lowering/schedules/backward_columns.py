@@ -9,7 +9,7 @@ from gnomon.lowering.core import Attention, Stream
 from gnomon.lowering.schedules.backward import Backward
 from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.forward import BM, BN
-from gnomon.lowering.schedules.frame import Side, scalar
+from gnomon.lowering.schedules.frame import SETTLED, Side, scalar
 from gnomon.lowering.schedules.ranges import Ranges, Stationary
 from gnomon.lowering.tile import Cast, Dot, Full, Kernel, Ref, Store, Tensor, Type
 
@@ -42,7 +42,7 @@ class _Columns(Backward):
         with b.loop("i_h", begin, end, 1), frame.scope(column):
             self.head(first, column)
         b.blank()
-        dv = Tensor("dv", ("batch", "time_k", "kv_head", "DV"), "f32", "out")
+        dv = Tensor("dv", ("batch", "time_k", "kv_head", "DV"), "io", "out")
         at = column.matrix(dv, frame.kv, "DV", "BV")
         b.add(Store(dv, at.index, self.dv, at.limits))
         self.store(shared)
@@ -50,8 +50,8 @@ class _Columns(Backward):
         return frame.kernel("bwd_columns", doc, [*self.inputs(), dv, *self.outputs()], "NN")
 
     def settle_column(self, column: Side, stream: Stream) -> None:
-        """Load a column stream before the loop over queries; prefix sums wait for their anchor."""
-        if stream.role in ("dot", "scalar"):
+        """Load a column stream before the loop over queries."""
+        if stream.role in SETTLED:
             column.load(stream)
 
     def head(self, first: Ref, column: Side) -> None:
@@ -72,13 +72,16 @@ class _Columns(Backward):
         whole = b.op("<=", b.op("+", first, BN), scalar("T_k"))
         for loop in ranges.loops(self.a.mask, interior=whole):
             b.remark(loop.note("key"))
-            with b.loop("i_r", loop.start, loop.stop, BM) as i_r, self.frame.scope(column):
+            with loop.walk(b, "i_r", BM) as i_r, self.frame.scope(column):
                 self.step(self.frame.moving("row", i_r, loop), column, masked=loop.masked)
 
     def step(self, row: Side, column: Side, *, masked: bool) -> None:
-        b = self.b
         known = self.load_rows(row)
         pair = PairTile(self.frame, row, column, dict(known), anchor=row, exact=masked)
-        weight = self.weights(pair, known, masked=masked)
-        b.set(self.dv, b.op("+", self.dv, Dot(Cast(weight, "io"), known["do"])))
+        self.weights(pair, known, masked=masked)
         self.collect(pair)
+
+    def use(self, weight: tile.Expr, known: dict[str, tile.Expr]) -> None:
+        """Add the values' gradient."""
+        product = Dot(Cast(weight, "io"), known["do"])
+        self.b.set(self.dv, self.b.op("+", self.dv, product))

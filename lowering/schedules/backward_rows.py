@@ -49,7 +49,7 @@ class _Rows(Backward):
         whole = b.op("<=", b.op("+", first, BM), scalar("T_q"))
         for loop in ranges.loops(self.a.mask, interior=whole):
             b.remark(loop.note("row"))
-            with b.loop("i_c", loop.start, loop.stop, BN) as i_c, self.frame.scope(row):
+            with loop.walk(b, "i_c", BN) as i_c, self.frame.scope(row):
                 column = self.frame.moving("column", i_c, loop)
                 pair = PairTile(self.frame, row, column, dict(known), exact=loop.masked)
                 self.v = b.let(

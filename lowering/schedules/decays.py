@@ -4,7 +4,10 @@ A decay is D_i - D_j, the difference of two prefix sums. Under a softmax D_i lea
 (`drop_row_constants`), and D_j is measured from D_b at the first row b of the query tile. In a tile
 of keys before b that loses nothing: where D_j - D_b is large, the pair weighs nothing. In an edge
 tile it does: behind a gate near 0 at s, b < s <= j <= i, both sums are far below D_b, and fp32 has
-no digits left for their difference. There the logit holds the difference itself, taken in fp64:
+no digits left for their difference. There the logit holds the difference itself. A sum comes as
+two numbers of fp32, high + low; D_i - D_j is (high_i - high_j) + (low_i - low_j), where the first
+difference is exact as soon as it is small. fp64 would do, at four times the price on a GPU: a
+conversion of each key's sum in each of the threads that hold its column.
 
     whole tiles   w_ij - (D_j - D_b)        row statistics measured from D_i - D_b
     edge tiles    w_ij + (D_i - D_j)        row statistics as they are

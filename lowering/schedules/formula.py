@@ -22,7 +22,7 @@ _REAL = frozenset(("f32", "f64", "io"))
 class PairTile:
     """The pairs of one query tile and one key tile: values of formulas, formed once each.
 
-    `exact`: differences of prefix sums are taken in fp64, pair by pair (schedules/decays.py).
+    `exact`: differences of prefix sums are taken pair by pair (schedules/decays.py).
     """
 
     def __init__(
@@ -93,8 +93,9 @@ class PairTile:
             case Apply("detach", (a,)):
                 return self.value(a)
             case Apply("-", (Anchored(row, a), Anchored(column, b))) if self.exact and a == b:
-                sums = self.row.summed(row), self.column.summed(column)
-                return Cast(self.block.op("-", *sums), "f32")
+                (high_i, low_i), (high_j, low_j) = self.row.digits(row), self.column.digits(column)
+                low = self.block.op("-", low_i, low_j)
+                return self.block.op("apart", high_i, high_j, low)
             case Apply(fn, args):
                 return self._apply(fn, [self.value(arg) for arg in args])
             case Lookup(Read(stream), index):

@@ -11,6 +11,7 @@ term.
 """
 
 import math
+from dataclasses import replace
 
 from gnomon.lowering import tile
 from gnomon.lowering.build import Block
@@ -93,7 +94,7 @@ class _Forward:
         for loop in loops:
             self.measure(masked=loop.masked)
             b.remark(loop.note("row"))
-            with b.loop("i_c", loop.start, loop.stop, BN) as i_c, self.frame.scope(self.row):
+            with loop.walk(b, "i_c", BN) as i_c, self.frame.scope(self.row):
                 self.step(self.frame.moving("column", i_c, loop), masked=loop.masked)
 
     def begin(self, masked: list[bool]) -> None:
@@ -185,7 +186,11 @@ class _Forward:
 
     def finish(self) -> list[Tensor]:
         b, frame, row = self.b, self.frame, self.row
-        o = Tensor("o", ("batch", "time_q", "head", "DV"), "f32", "out")
+        o = Tensor("o", ("batch", "time_q", "head", "DV"), "io", "out")
+        outputs = [
+            o,
+            *([replace(o, name="o_exact", dtype="f32")] if self.a.needs_exact_o() else []),
+        ]
         result: tile.Expr = self.acc
         stats: list[tuple[Tensor, tile.Expr]] = []
         if self.a.normaliser == "softmax":
@@ -200,12 +205,15 @@ class _Forward:
             )
             empty = b.op("==", whole, 0.0)
             result = b.op("/", self.acc, b.op("where", empty, 1.0, whole))
+        if outputs[1:]:
+            result = b.let("b_o_exact", result)
         index = row.matrix(o, frame.h, "DV", "BV")
-        b.add(Store(o, index.index, result, index.limits))
+        for tensor in outputs:
+            b.add(Store(tensor, index.index, result, index.limits))
         for tensor, value in stats:
             at = row.vector(tensor, frame.h)
             b.add(Store(tensor, at.index, value, at.limits))
-        return [o, *(tensor for tensor, _ in stats)]
+        return [*outputs, *(tensor for tensor, _ in stats)]
 
     def _normalised(self) -> tuple[tile.Expr, tile.Expr]:
         """The output and the log-sum-exp of a softmax; a row without keys has 0 and -inf.

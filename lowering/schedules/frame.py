@@ -8,11 +8,10 @@ from typing import Literal
 from gnomon.dsl.nodes import Width
 from gnomon.lowering import tile
 from gnomon.lowering.build import Block
-from gnomon.lowering.core import Attention, Stream
+from gnomon.lowering.core import Attention, Role, Stream
 from gnomon.lowering.schedules.ranges import Loop
 from gnomon.lowering.tile import (
     Arange,
-    Cast,
     DType,
     Expr,
     Kernel,
@@ -28,6 +27,8 @@ from gnomon.lowering.tile import (
 
 Place = Literal["row", "column"]
 ZERO = Number(0, "i32")
+SETTLED: frozenset[Role] = frozenset(("dot", "scalar", "prefix", "low"))
+"""What a tile that stays has loaded before the other side streams by."""
 _TIME = {"row": "time_q", "column": "time_k"}
 _EXTENT = {"row": "BM", "column": "BN"}
 _HEAD_AXIS = {"Head": "head", "KVHead": "kv_head", None: "one"}
@@ -100,7 +101,10 @@ class Frame:
             mode = "inout" if self.packed else mode
             return Tensor(name, ("sequence", "block", "head", *own), "f32", mode)
         head = "head" if stream.place == "row" or stream.heads == "Head" else "kv_head"
-        return Tensor(name, ("batch", _TIME[stream.place], head, *own), "f32", mode)
+        # a gradient that heads share is summed over them afterwards, in fp32
+        is_own = stream.heads is not None and (stream.place == "column" or stream.heads == "Head")
+        dtype: DType = "io" if stream.role == "dot" and is_own else "f32"
+        return Tensor(name, ("batch", _TIME[stream.place], head, *own), dtype, mode)
 
     def statistic(self, name: str, mode: Literal["in", "out"]) -> Tensor:
         """One number a row: [batch, time_q, head]."""
@@ -172,9 +176,9 @@ class Frame:
     def settle(self, side: "Side") -> None:
         """Load what a side and the head give, before any loop; dead loads are removed later."""
         for stream in self.attention.streams:
-            if stream.place == side.place and stream.role in ("dot", "scalar"):
+            if stream.place == side.place and stream.role in SETTLED:
                 side.load(stream)
-            elif stream.place == side.place == "row" and stream.role == "prefix":
+            if stream.place == side.place == "row" and stream.role == "prefix":
                 side.first_of(stream)
 
     def settle_constants(self) -> None:
@@ -182,6 +186,15 @@ class Frame:
         for stream in self.attention.streams:
             if stream.place == "constant" and stream.role == "scalar":
                 self.constant(stream)
+
+    def low_digits(self, stream: Stream) -> Stream:
+        """The stream of the low digits of a prefix sum."""
+        (low,) = (
+            s
+            for s in self.attention.streams
+            if s.role == "low" and s.place == stream.place and s.value == stream.value
+        )
+        return low
 
     def head_of(self, stream: Stream) -> Expr:
         """The index on a stream's head axis."""
@@ -257,24 +270,21 @@ class Side:
         return self.loaded[stream.name]
 
     def anchored(self, stream: Stream, anchor: Expr) -> Expr:
-        """A prefix sum minus its anchor, rounded to f32 only then."""
-        if stream.name not in self.loaded:
-            difference = self.frame.block.op("-", self._load(stream), anchor)
-            self.loaded[stream.name] = self.frame.block.let(
-                f"b_{stream.name}", Cast(difference, "f32")
-            )
-        return self.loaded[stream.name]
-
-    def summed(self, stream: Stream) -> Expr:
-        """A prefix sum with all its digits, [extent] in fp64."""
-        key = f"{stream.name}@summed"
+        """A prefix sum minus its anchor, [extent]: low digits count where high ones meet."""
+        key = f"{stream.name}@anchored"
         if key not in self.loaded:
-            name = f"b_{stream.name}_f64"
-            self.loaded[key] = self.frame.block.let(name, self._load(stream))
+            b = self.frame.block
+            high, low = self.digits(stream)
+            apart = b.op("apart", high, anchor, low)
+            self.loaded[key] = b.let(f"b_{stream.name}_apart", apart)
         return self.loaded[key]
 
+    def digits(self, stream: Stream) -> tuple[Expr, Expr]:
+        """A prefix sum with all its digits, twice [extent]: high + low."""
+        return self.load(stream), self.load(self.frame.low_digits(stream))
+
     def first_of(self, stream: Stream) -> Expr:
-        """The value at the first line of the tile."""
+        """The high digits of a prefix sum at the first line of the tile."""
         key = f"{stream.name}@first"
         if key not in self.loaded:
             index = self.first

@@ -4,13 +4,15 @@ A mask becomes a list of spans. A span has the elements that *some* line of the 
 and, inside them, those that *every* line sees; each rule gives both by interval arithmetic on the
 tile's first and last position. `and` intersects. `or` unites: two spans stay apart where the second
 is known not to start before the first; else they become one that has both. A span is walked by at
-most three loops: an edge with masks, an interior without, an edge with masks. The walk begins at
-the first element of the span and an edge reads nothing behind the last one, so that an element that
-nobody sees, whatever stands there, is not met. Rules that know no interval (documents, selected
+most two loops: its edges with masks, before them the first or behind them the last or both in one
+loop that jumps over the interior, and the interior without. The walk begins at the first element of
+the span and an edge reads nothing behind the last one, so that an element that nobody sees,
+whatever stands there, is not met. Rules that know no interval (documents, selected
 blocks) see everything and fill nothing.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, NamedTuple, cast
@@ -67,8 +69,9 @@ class Stationary:
 class Loop(NamedTuple):
     """A loop over the moving axis, in steps of its tile.
 
-    end  where its loads must stop, if that is before the end of the sequence
-    cut  whether other loops have what its last tile would reach behind `end`
+    end   where its loads must stop, if that is before the end of the sequence
+    cut   whether other loops have what its last tile would reach behind `end`
+    jump  (from, by): elements from there on are as many further; one body for both edges
     """
 
     start: Expr
@@ -76,6 +79,19 @@ class Loop(NamedTuple):
     masked: bool
     end: Expr | None = None
     cut: bool = False
+    jump: tuple[Expr, Expr] | None = None
+
+    @contextmanager
+    def walk(self, block: Block, name: str, step: Ref) -> Iterator[Ref]:
+        """The loop in a kernel; gives the first element of a tile."""
+        if self.jump is None:
+            with block.loop(name, self.start, self.stop, step) as index:
+                yield index
+            return
+        there, by = self.jump
+        with block.loop("i_t", self.start, self.stop, step) as index:
+            further = block.op("where", block.op("<", index, there), 0, by)
+            yield block.let(name, block.op("+", index, further))
 
     def note(self, lines: str) -> str:
         """What stands above the loop."""
@@ -218,11 +234,15 @@ class Ranges:
                 previous = stop
                 continue
             full, full_stop = self._interior(span.every, start, stop, tag, interior)
-            if full is not start:
-                before = self.least(full, stop)
-                yield Loop(start, before, True, None if end is None else before, cut)
-            yield Loop(full, full_stop, False)
-            yield Loop(full_stop, stop, True, end, cut)
+            filled = Loop(full, full_stop, False)
+            edge = Loop(full_stop, stop, True, end, cut)
+            if full is start:
+                yield from (filled, edge)
+            else:
+                inside = self._let(f"inside{tag}", self.sub(full_stop, full))
+                edges = self.sub(stop, inside)
+                yield edge._replace(start=start, stop=edges, jump=(full, inside))
+                yield filled
             previous = stop
 
     def _interior(

@@ -204,7 +204,8 @@ def test_a_gate_that_all_heads_share() -> None:
 
 @pytest.mark.parametrize("time", [1, 65, 130])
 def test_parameters_of_every_shape_learn(time: int) -> None:
-    made = assert_right(learned, learned_call(time))
+    # with one key do . v and do . o cancel: roundings of both, 16 * 2^-24 a row, are what is left
+    made = assert_right(learned, learned_call(time), grad=1e-4 if time == 1 else GRAD)
     shapes = {n: tuple(made[f"d{n}"].shape) for n in ("gain", "slope", "table", "w1", "w2")}
     assert shapes == {"gain": (), "slope": (4,), "table": (4, 16), "w1": (6,), "w2": (4, 6)}
     assert time == 1 or all(made[f"d{n}"].any() for n in shapes)

@@ -128,7 +128,8 @@ def test_a_launch_is_specialised_as_triton_does() -> None:
     assert how.signature["T_q"] == "i32"
     assert how.signature["scale"] == "fp32"
     assert how.signature["s_q_d"] == how.signature["BM"] == "constexpr"
-    assert how.constexprs == {**SMALL, **dict.fromkeys(("s_q_d", "s_k_d", "s_v_d", "s_o_d"), 1)}
+    units = ("s_q_d", "s_k_d", "s_v_d", "s_o_d", "s_c_t", "s_lse_t")
+    assert how.constexprs == {**SMALL, **dict.fromkeys(units, 1)}
     assert how.signature["s_lse_h"] == "i32"
     assert {"q", "s_q_t", "s_k_h"} <= set(how.divisible)
     assert not {"s_c_t", "s_lse_b", "T_q"} & set(how.divisible)

@@ -74,7 +74,11 @@ def test_a_decay_is_a_difference_of_one_prefix_sum_read_from_the_query_tile() ->
     row, column = found["log_f_sum_q"], found["log_f_sum_k"]
     decay = Apply("-", (Anchored(row, row), Anchored(column, row)))
     assert decay in list(walk(made.weight))
-    assert {s.dtype for s in found.values()} == {"f64"}
+    assert {s.dtype for s in found.values()} == {"f32"}
+    low = {s.name: s for s in made.streams if s.role == "low"}
+    assert list(low) == ["log_f_sum_q_low", "log_f_sum_k_low"]
+    assert [s.value for s in low.values()] == [s.value for s in found.values()]
+    assert not any(s.differentiable for s in low.values())
     for stream in found.values():
         assert isinstance(stream.value, At)
         assert isinstance(stream.value.x, PrefixSum)

@@ -155,7 +155,9 @@ def tiles_walked(
             statement(names)
         for loop in loops:
             begin, end_of_loop = (int(meaning.value(x)(names)) for x in (loop.start, loop.stop))
-            for element in range(begin, end_of_loop, step):
+            there, by = (int(meaning.value(x)(names)) for x in loop.jump or (loop.stop, loop.stop))
+            for place in range(begin, end_of_loop, step):
+                element = place + by if loop.jump and place >= there else place
                 assert (line, element) not in found, "walked twice"
                 found[line, element] = loop.masked
     return found

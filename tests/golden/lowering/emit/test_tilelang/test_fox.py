@@ -14,21 +14,28 @@ def fox_fwd(
     def main(
         q: T.Tensor((B, T_q, H, D0), io),
         k: T.Tensor((B, T_k, KV, D0), io),
-        log_f_sum_q: T.Tensor((B, T_q, H), "float64"),
-        log_f_sum_k: T.Tensor((B, T_k, H), "float64"),
+        log_f_sum_q: T.Tensor((B, T_q, H), "float32"),
+        log_f_sum_k: T.Tensor((B, T_k, H), "float32"),
+        log_f_sum_q_low: T.Tensor((B, T_q, H), "float32"),
+        log_f_sum_k_low: T.Tensor((B, T_k, H), "float32"),
         v: T.Tensor((B, T_k, KV, DV), io),
-        o: T.Tensor((B, T_q, H, DV), "float32"),
+        o: T.Tensor((B, T_q, H, DV), io),
+        o_exact: T.Tensor((B, T_q, H, DV), "float32"),
         lse: T.Tensor((B, T_q, H), "float32"),
         scale: T.float32,
     ):
         with T.Kernel(NM, H, B, threads=threads) as (i_m, i_h, i_b):
             b_q = T.alloc_shared((BM, BD0), io)
+            b_log_f_sum_q = T.alloc_fragment((BM,), "float32")
+            b_log_f_sum_q_low = T.alloc_fragment((BM,), "float32")
             b_m = T.alloc_fragment((BM,), "float32")
             b_l = T.alloc_fragment((BM,), "float32")
             b_o = T.alloc_fragment((BM, BV), "float32")
             b_k = T.alloc_shared((BN, BD0), io)
             b_s = T.alloc_fragment((BM, BN), "float32")
             b_log_f_sum_k = T.alloc_shared((BN,), "float32")
+            b_log_f_sum_k_low = T.alloc_shared((BN,), "float32")
+            b_log_f_sum_k_apart = T.alloc_shared((BN,), "float32")
             b_log_f_sum_k_log2 = T.alloc_shared((BN,), "float32")
             b_logit = T.alloc_fragment((BM, BN), "float32")
             b_m_new = T.alloc_fragment((BM,), "float32")
@@ -39,11 +46,12 @@ def fox_fwd(
             b_p_sum = T.alloc_fragment((BM,), "float32")
             b_v = T.alloc_shared((BN, BV), io)
             b_p_io = T.alloc_fragment((BM, BN), io)
-            b_log_f_sum_q = T.alloc_fragment((BM,), "float32")
-            b_log_f_sum_q_f64 = T.alloc_fragment((BM,), "float64")
-            b_log_f_sum_k_f64 = T.alloc_shared((BN,), "float64")
+            b_log_f_sum_q_apart = T.alloc_fragment((BM,), "float32")
             b_whole = T.alloc_fragment((BM,), "float32")
+            b_o_exact = T.alloc_fragment((BM, BV), "float32")
             ring_k = T.alloc_shared((BN, BD0), io)
+            ring_log_f_sum_k = T.alloc_shared((BN,), "float32")
+            ring_log_f_sum_k_low = T.alloc_shared((BN,), "float32")
             ring_v = T.alloc_shared((BN, BV), io)
 
             i_kv = i_h // G
@@ -53,7 +61,15 @@ def fox_fwd(
             i_r = (NM - 1 - i_m) * BM
 
             T.copy(q[i_b, i_r : i_r + BM, i_h, 0:BD0], b_q, disable_tma=True)
+            for m in T.Parallel(BM):
+                b_log_f_sum_q[m] = T.if_then_else(
+                    i_r + m < T_q, log_f_sum_q[i_b, i_r + m, i_h], 0.0
+                )
             anchor_log_f_sum_q = log_f_sum_q[i_b, i_r, i_h]
+            for m in T.Parallel(BM):
+                b_log_f_sum_q_low[m] = T.if_then_else(
+                    i_r + m < T_q, log_f_sum_q_low[i_b, i_r + m, i_h], 0.0
+                )
             # running maximum and sum
             T.fill(b_m, -T.infinity("float32"))
             T.fill(b_l, 0.0)
@@ -69,10 +85,12 @@ def fox_fwd(
                 T.copy(k[i_b, i_c : i_c + BN, i_kv, 0:BD0], ring_k)
                 T.gemm(b_q, ring_k, b_s, transpose_B=True, clear_accum=True)
                 for n in T.Parallel(BN):
-                    b_log_f_sum_k[n] = T.cast(
-                        log_f_sum_k[i_b, i_c + n, i_h] - anchor_log_f_sum_q, "float32"
+                    ring_log_f_sum_k[n] = log_f_sum_k[i_b, i_c + n, i_h]
+                    ring_log_f_sum_k_low[n] = log_f_sum_k_low[i_b, i_c + n, i_h]
+                    b_log_f_sum_k_apart[n] = (
+                        ring_log_f_sum_k[n] - anchor_log_f_sum_q + ring_log_f_sum_k_low[n]
                     )
-                    b_log_f_sum_k_log2[n] = b_log_f_sum_k[n] * 1.4426950408889634
+                    b_log_f_sum_k_log2[n] = b_log_f_sum_k_apart[n] * 1.4426950408889634
                 for m, n in T.Parallel(BM, BN):
                     b_logit[m, n] = b_s[m, n] * scale_log2 - b_log_f_sum_k_log2[n]
                 T.reduce_max(b_logit, b_logit_max, dim=1)
@@ -96,31 +114,31 @@ def fox_fwd(
                     b_o[m, d] = b_o[m, d] * b_c[m]
                 T.gemm(b_p_io, ring_v, b_o)
             for m in T.Parallel(BM):
-                b_log_f_sum_q[m] = T.cast(
-                    T.if_then_else(
-                        i_r + m < T_q, log_f_sum_q[i_b, i_r + m, i_h], T.cast(0.0, "float64")
-                    )
-                    - anchor_log_f_sum_q,
-                    "float32",
+                b_log_f_sum_q_apart[m] = (
+                    b_log_f_sum_q[m] - anchor_log_f_sum_q + b_log_f_sum_q_low[m]
                 )
-                b_m[m] = b_m[m] + b_log_f_sum_q[m] * 1.4426950408889634
-                b_log_f_sum_q_f64[m] = T.if_then_else(
-                    i_r + m < T_q, log_f_sum_q[i_b, i_r + m, i_h], T.cast(0.0, "float64")
-                )
+                b_m[m] = b_m[m] + b_log_f_sum_q_apart[m] * 1.4426950408889634
             # edge tiles: pairs are masked
             for i_t in T.serial(T.ceildiv(stop - full_stop, BN)):
                 i_c = full_stop + i_t * BN
                 T.copy(k[i_b, i_c : i_c + BN, i_kv, 0:BD0], b_k, disable_tma=True)
                 T.gemm(b_q, b_k, b_s, transpose_B=True, clear_accum=True)
                 for n in T.Parallel(BN):
-                    b_log_f_sum_k_f64[n] = T.if_then_else(
-                        i_c + n < T_k, log_f_sum_k[i_b, i_c + n, i_h], T.cast(0.0, "float64")
+                    b_log_f_sum_k[n] = T.if_then_else(
+                        i_c + n < T_k, log_f_sum_k[i_b, i_c + n, i_h], 0.0
+                    )
+                    b_log_f_sum_k_low[n] = T.if_then_else(
+                        i_c + n < T_k, log_f_sum_k_low[i_b, i_c + n, i_h], 0.0
                     )
                 for m, n in T.Parallel(BM, BN):
                     b_logit[m, n] = T.if_then_else(
                         i_r + m + shift >= i_c + n,
                         b_s[m, n] * scale_log2
-                        + T.cast(b_log_f_sum_q_f64[m] - b_log_f_sum_k_f64[n], "float32")
+                        + (
+                            b_log_f_sum_q[m]
+                            - b_log_f_sum_k[n]
+                            + (b_log_f_sum_q_low[m] - b_log_f_sum_k_low[n])
+                        )
                         * 1.4426950408889634,
                         -T.infinity("float32"),
                     )
@@ -149,8 +167,11 @@ def fox_fwd(
             for m in T.Parallel(BM):
                 b_whole[m] = T.if_then_else(b_l[m] == 0.0, 1.0, b_l[m])
             for m, d in T.Parallel(BM, BV):
+                b_o_exact[m, d] = b_o[m, d] / b_whole[m]
                 if i_r + m < T_q and d < DV:
-                    o[i_b, i_r + m, i_h, d] = b_o[m, d] / b_whole[m]
+                    o[i_b, i_r + m, i_h, d] = T.cast(b_o_exact[m, d], io)
+                if i_r + m < T_q and d < DV:
+                    o_exact[i_b, i_r + m, i_h, d] = b_o_exact[m, d]
             for m in T.Parallel(BM):
                 if i_r + m < T_q:
                     lse[i_b, i_r + m, i_h] = T.if_then_else(
@@ -173,14 +194,16 @@ def fox_bwd_columns(
     def main(
         q: T.Tensor((B, T_q, H, D0), io),
         k: T.Tensor((B, T_k, KV, D0), io),
-        log_f_sum_q: T.Tensor((B, T_q, H), "float64"),
-        log_f_sum_k: T.Tensor((B, T_k, H), "float64"),
+        log_f_sum_q: T.Tensor((B, T_q, H), "float32"),
+        log_f_sum_k: T.Tensor((B, T_k, H), "float32"),
+        log_f_sum_q_low: T.Tensor((B, T_q, H), "float32"),
+        log_f_sum_k_low: T.Tensor((B, T_k, H), "float32"),
         v: T.Tensor((B, T_k, KV, DV), io),
         do_: T.Tensor((B, T_q, H, DV), io),
         lse: T.Tensor((B, T_q, H), "float32"),
         delta: T.Tensor((B, T_q, H), "float32"),
-        dv: T.Tensor((B, T_k, KV, DV), "float32"),
-        d_k: T.Tensor((B, T_k, KV, D0), "float32"),
+        dv: T.Tensor((B, T_k, KV, DV), io),
+        d_k: T.Tensor((B, T_k, KV, D0), io),
         d_log_f_sum_k: T.Tensor((B, T_k, H), "float32"),
         scale: T.float32,
     ):
@@ -189,24 +212,26 @@ def fox_bwd_columns(
             b_v = T.alloc_shared((BN, BV), io)
             b_dv = T.alloc_fragment((BN, BV), "float32")
             b_d_k = T.alloc_fragment((BN, BD0), "float32")
+            b_log_f_sum_k = T.alloc_fragment((BN,), "float32")
+            b_log_f_sum_k_low = T.alloc_fragment((BN,), "float32")
             b_d_log_f_sum_k = T.alloc_fragment((BN,), "float32")
-            b_log_f_sum_k_f64 = T.alloc_fragment((BN,), "float64")
             b_do = T.alloc_shared((BM, BV), io)
             b_lse = T.alloc_shared((BM,), "float32")
             b_log_f_sum_q = T.alloc_shared((BM,), "float32")
-            b_shift = T.alloc_shared((BM,), "float32")
+            b_log_f_sum_q_low = T.alloc_shared((BM,), "float32")
             b_shift_edge = T.alloc_shared((BM,), "float32")
             b_delta = T.alloc_shared((BM,), "float32")
             b_q = T.alloc_shared((BM, BD0), io)
             b_s = T.alloc_fragment((BN, BM), "float32")
-            b_log_f_sum_q_f64 = T.alloc_shared((BM,), "float64")
             b_p = T.alloc_fragment((BN, BM), "float32")
+            b_p_io = T.alloc_fragment((BN, BM), io)
             b_g = T.alloc_fragment((BN, BM), "float32")
             b_ds = T.alloc_fragment((BN, BM), "float32")
-            b_p_io = T.alloc_fragment((BN, BM), io)
             b_ds_io = T.alloc_fragment((BN, BM), io)
             b_ds_sum = T.alloc_fragment((BN,), "float32")
-            b_log_f_sum_k = T.alloc_fragment((BN,), "float32")
+            b_log_f_sum_q_apart = T.alloc_shared((BM,), "float32")
+            b_shift = T.alloc_shared((BM,), "float32")
+            b_log_f_sum_k_apart = T.alloc_fragment((BN,), "float32")
             b_log_f_sum_k_log2 = T.alloc_fragment((BN,), "float32")
 
             # query r stands at r + shift
@@ -230,40 +255,33 @@ def fox_bwd_columns(
                     i_c + BN <= T_k, full + (T.max(T_q, full) - full) // BM * BM, full
                 ),
             )
+            inside = T.alloc_var("int32", init=full_stop - full)
             scale_log2 = scale * 1.4426950408889634
             # every query head of the group adds to the gradients of its key head
             for i_h in T.serial(i_kv * G, i_kv * G + G):
-                T.fill(b_d_log_f_sum_k, 0.0)
                 for n in T.Parallel(BN):
-                    b_log_f_sum_k_f64[n] = T.if_then_else(
-                        i_c + n < T_k, log_f_sum_k[i_b, i_c + n, i_h], T.cast(0.0, "float64")
+                    b_log_f_sum_k[n] = T.if_then_else(
+                        i_c + n < T_k, log_f_sum_k[i_b, i_c + n, i_h], 0.0
                     )
+                    b_log_f_sum_k_low[n] = T.if_then_else(
+                        i_c + n < T_k, log_f_sum_k_low[i_b, i_c + n, i_h], 0.0
+                    )
+                T.fill(b_d_log_f_sum_k, 0.0)
                 # edge tiles: pairs are masked
-                for i_t in T.serial(T.ceildiv(T.min(full, T_q) - start, BM)):
-                    i_r = start + i_t * BM
+                for i_t in T.serial(T.ceildiv(T_q - inside - start, BM)):
+                    i_t = start + i_t * BM
+                    i_r = i_t + T.if_then_else(i_t < full, 0, inside)
                     T.copy(do_[i_b, i_r : i_r + BM, i_h, 0:BV], b_do, disable_tma=True)
                     for m in T.Parallel(BM):
                         b_lse[m] = T.if_then_else(
                             i_r + m < T_q, lse[i_b, i_r + m, i_h], T.infinity("float32")
                         )
-                    anchor_log_f_sum_q = log_f_sum_q[i_b, i_r, i_h]
-                    for m in T.Parallel(BM):
-                        b_log_f_sum_q[m] = T.cast(
-                            T.if_then_else(
-                                i_r + m < T_q,
-                                log_f_sum_q[i_b, i_r + m, i_h],
-                                T.cast(0.0, "float64"),
-                            )
-                            - anchor_log_f_sum_q,
-                            "float32",
+                        b_log_f_sum_q[m] = T.if_then_else(
+                            i_r + m < T_q, log_f_sum_q[i_b, i_r + m, i_h], 0.0
                         )
-                        b_shift[m] = (
-                            T.if_then_else(
-                                b_lse[m] == -T.infinity("float32"), T.infinity("float32"), b_lse[m]
-                            )
-                            - b_log_f_sum_q[m]
+                        b_log_f_sum_q_low[m] = T.if_then_else(
+                            i_r + m < T_q, log_f_sum_q_low[i_b, i_r + m, i_h], 0.0
                         )
-                        b_shift[m] = b_shift[m] * 1.4426950408889634
                         b_shift_edge[m] = (
                             T.if_then_else(
                                 b_lse[m] == -T.infinity("float32"), T.infinity("float32"), b_lse[m]
@@ -273,21 +291,23 @@ def fox_bwd_columns(
                         b_delta[m] = T.if_then_else(i_r + m < T_q, delta[i_b, i_r + m, i_h], 0.0)
                     T.copy(q[i_b, i_r : i_r + BM, i_h, 0:BD0], b_q, disable_tma=True)
                     T.gemm(b_k, b_q, b_s, transpose_B=True, clear_accum=True)
-                    for m in T.Parallel(BM):
-                        b_log_f_sum_q_f64[m] = T.if_then_else(
-                            i_r + m < T_q, log_f_sum_q[i_b, i_r + m, i_h], T.cast(0.0, "float64")
-                        )
                     for n, m in T.Parallel(BN, BM):
                         b_p[n, m] = T.if_then_else(
                             i_r + m + shift >= i_c + n and i_r + m < T_q,
                             T.exp2(
                                 b_s[n, m] * scale_log2
-                                + T.cast(b_log_f_sum_q_f64[m] - b_log_f_sum_k_f64[n], "float32")
+                                + (
+                                    b_log_f_sum_q[m]
+                                    - b_log_f_sum_k[n]
+                                    + (b_log_f_sum_q_low[m] - b_log_f_sum_k_low[n])
+                                )
                                 * 1.4426950408889634
                                 - b_shift_edge[m],
                             ),
                             0.0,
                         )
+                        b_p_io[n, m] = T.cast(b_p[n, m], io)
+                    T.gemm(b_p_io, b_do, b_dv)
                     T.gemm(b_v, b_do, b_g, transpose_B=True, clear_accum=True)
                     for n, m in T.Parallel(BN, BM):
                         b_ds[n, m] = T.if_then_else(
@@ -295,9 +315,6 @@ def fox_bwd_columns(
                             b_p[n, m] * (b_g[n, m] - b_delta[m]),
                             0.0,
                         )
-                        b_p_io[n, m] = T.cast(b_p[n, m], io)
-                    T.gemm(b_p_io, b_do, b_dv)
-                    for n, m in T.Parallel(BN, BM):
                         b_ds_io[n, m] = T.cast(b_ds[n, m], io)
                     T.gemm(b_ds_io, b_q, b_d_k)
                     T.reduce_sum(b_ds, b_ds_sum, dim=1)
@@ -311,111 +328,35 @@ def fox_bwd_columns(
                         b_lse[m] = lse[i_b, i_r + m, i_h]
                     anchor_log_f_sum_q = log_f_sum_q[i_b, i_r, i_h]
                     for m in T.Parallel(BM):
-                        b_log_f_sum_q[m] = T.cast(
-                            log_f_sum_q[i_b, i_r + m, i_h] - anchor_log_f_sum_q, "float32"
+                        b_log_f_sum_q[m] = log_f_sum_q[i_b, i_r + m, i_h]
+                        b_log_f_sum_q_low[m] = log_f_sum_q_low[i_b, i_r + m, i_h]
+                        b_log_f_sum_q_apart[m] = (
+                            b_log_f_sum_q[m] - anchor_log_f_sum_q + b_log_f_sum_q_low[m]
                         )
                         b_shift[m] = (
                             T.if_then_else(
                                 b_lse[m] == -T.infinity("float32"), T.infinity("float32"), b_lse[m]
                             )
-                            - b_log_f_sum_q[m]
+                            - b_log_f_sum_q_apart[m]
                         )
                         b_shift[m] = b_shift[m] * 1.4426950408889634
-                        b_shift_edge[m] = (
-                            T.if_then_else(
-                                b_lse[m] == -T.infinity("float32"), T.infinity("float32"), b_lse[m]
-                            )
-                            * 1.4426950408889634
-                        )
                         b_delta[m] = delta[i_b, i_r + m, i_h]
                     T.copy(q[i_b, i_r : i_r + BM, i_h, 0:BD0], b_q, disable_tma=True)
                     T.gemm(b_k, b_q, b_s, transpose_B=True, clear_accum=True)
                     for n in T.Parallel(BN):
-                        b_log_f_sum_k[n] = T.cast(
-                            T.if_then_else(
-                                i_c + n < T_k,
-                                log_f_sum_k[i_b, i_c + n, i_h],
-                                T.cast(0.0, "float64"),
-                            )
-                            - anchor_log_f_sum_q,
-                            "float32",
+                        b_log_f_sum_k_apart[n] = (
+                            b_log_f_sum_k[n] - anchor_log_f_sum_q + b_log_f_sum_k_low[n]
                         )
-                        b_log_f_sum_k_log2[n] = b_log_f_sum_k[n] * 1.4426950408889634
+                        b_log_f_sum_k_log2[n] = b_log_f_sum_k_apart[n] * 1.4426950408889634
                     for n, m in T.Parallel(BN, BM):
                         b_p[n, m] = T.exp2(
                             b_s[n, m] * scale_log2 - b_log_f_sum_k_log2[n] - b_shift[m]
                         )
+                        b_p_io[n, m] = T.cast(b_p[n, m], io)
+                    T.gemm(b_p_io, b_do, b_dv)
                     T.gemm(b_v, b_do, b_g, transpose_B=True, clear_accum=True)
                     for n, m in T.Parallel(BN, BM):
                         b_ds[n, m] = b_p[n, m] * (b_g[n, m] - b_delta[m])
-                        b_p_io[n, m] = T.cast(b_p[n, m], io)
-                    T.gemm(b_p_io, b_do, b_dv)
-                    for n, m in T.Parallel(BN, BM):
-                        b_ds_io[n, m] = T.cast(b_ds[n, m], io)
-                    T.gemm(b_ds_io, b_q, b_d_k)
-                    T.reduce_sum(b_ds, b_ds_sum, dim=1)
-                    for n in T.Parallel(BN):
-                        b_d_log_f_sum_k[n] = b_d_log_f_sum_k[n] + b_ds_sum[n]
-                # edge tiles: pairs are masked
-                for i_t in T.serial(T.ceildiv(T_q - full_stop, BM)):
-                    i_r = full_stop + i_t * BM
-                    T.copy(do_[i_b, i_r : i_r + BM, i_h, 0:BV], b_do, disable_tma=True)
-                    for m in T.Parallel(BM):
-                        b_lse[m] = T.if_then_else(
-                            i_r + m < T_q, lse[i_b, i_r + m, i_h], T.infinity("float32")
-                        )
-                    anchor_log_f_sum_q = log_f_sum_q[i_b, i_r, i_h]
-                    for m in T.Parallel(BM):
-                        b_log_f_sum_q[m] = T.cast(
-                            T.if_then_else(
-                                i_r + m < T_q,
-                                log_f_sum_q[i_b, i_r + m, i_h],
-                                T.cast(0.0, "float64"),
-                            )
-                            - anchor_log_f_sum_q,
-                            "float32",
-                        )
-                        b_shift[m] = (
-                            T.if_then_else(
-                                b_lse[m] == -T.infinity("float32"), T.infinity("float32"), b_lse[m]
-                            )
-                            - b_log_f_sum_q[m]
-                        )
-                        b_shift[m] = b_shift[m] * 1.4426950408889634
-                        b_shift_edge[m] = (
-                            T.if_then_else(
-                                b_lse[m] == -T.infinity("float32"), T.infinity("float32"), b_lse[m]
-                            )
-                            * 1.4426950408889634
-                        )
-                        b_delta[m] = T.if_then_else(i_r + m < T_q, delta[i_b, i_r + m, i_h], 0.0)
-                    T.copy(q[i_b, i_r : i_r + BM, i_h, 0:BD0], b_q, disable_tma=True)
-                    T.gemm(b_k, b_q, b_s, transpose_B=True, clear_accum=True)
-                    for m in T.Parallel(BM):
-                        b_log_f_sum_q_f64[m] = T.if_then_else(
-                            i_r + m < T_q, log_f_sum_q[i_b, i_r + m, i_h], T.cast(0.0, "float64")
-                        )
-                    for n, m in T.Parallel(BN, BM):
-                        b_p[n, m] = T.if_then_else(
-                            i_r + m + shift >= i_c + n and i_r + m < T_q,
-                            T.exp2(
-                                b_s[n, m] * scale_log2
-                                + T.cast(b_log_f_sum_q_f64[m] - b_log_f_sum_k_f64[n], "float32")
-                                * 1.4426950408889634
-                                - b_shift_edge[m],
-                            ),
-                            0.0,
-                        )
-                    T.gemm(b_v, b_do, b_g, transpose_B=True, clear_accum=True)
-                    for n, m in T.Parallel(BN, BM):
-                        b_ds[n, m] = T.if_then_else(
-                            i_r + m + shift >= i_c + n and i_r + m < T_q,
-                            b_p[n, m] * (b_g[n, m] - b_delta[m]),
-                            0.0,
-                        )
-                        b_p_io[n, m] = T.cast(b_p[n, m], io)
-                    T.gemm(b_p_io, b_do, b_dv)
-                    for n, m in T.Parallel(BN, BM):
                         b_ds_io[n, m] = T.cast(b_ds[n, m], io)
                     T.gemm(b_ds_io, b_q, b_d_k)
                     T.reduce_sum(b_ds, b_ds_sum, dim=1)
@@ -427,9 +368,9 @@ def fox_bwd_columns(
 
             for n, d in T.Parallel(BN, BV):
                 if i_c + n < T_k and d < DV:
-                    dv[i_b, i_c + n, i_kv, d] = b_dv[n, d]
+                    dv[i_b, i_c + n, i_kv, d] = T.cast(b_dv[n, d], io)
             for n, d in T.Parallel(BN, BD0):
                 if i_c + n < T_k and d < D0:
-                    d_k[i_b, i_c + n, i_kv, d] = b_d_k[n, d] * scale
+                    d_k[i_b, i_c + n, i_kv, d] = T.cast(b_d_k[n, d] * scale, io)
 
     return main

@@ -37,21 +37,9 @@ def fox_bwd_columns(
     dk,
     dv,
     dc,
-    s_q_b,
-    s_q_t,
-    s_q_h,
-    s_k_b,
-    s_k_t,
-    s_k_h,
     s_c_b,
     s_c_t,
     s_c_h,
-    s_v_b,
-    s_v_t,
-    s_v_h,
-    s_do_b,
-    s_do_t,
-    s_do_h,
     s_lse_b,
     s_lse_t,
     s_lse_h,
@@ -61,9 +49,11 @@ def fox_bwd_columns(
     s_dk_b,
     s_dk_t,
     s_dk_h,
+    s_dk_d,
     s_dv_b,
     s_dv_t,
     s_dv_h,
+    s_dv_d,
     s_dc_b,
     s_dc_t,
     s_dc_h,
@@ -85,21 +75,17 @@ def fox_bwd_columns(
     i_n = i_p % NN
     i_kv = (i_p // NN % (H // G)).to(tl.int64)
     i_b = (i_p // (NN * (H // G))).to(tl.int64)
+    o_d0 = tl.arange(0, BD0)
+    o_v = tl.arange(0, BV)
     first = i_n * BN
     if first >= T_k:
         return
     o_n = first + tl.arange(0, BN)
     shift = T_k - T_q
-    desc_k = tl.make_tensor_descriptor(
-        k + i_b * s_k_b + i_kv * s_k_h, shape=[T_k, D0], strides=[s_k_t, 1], block_shape=[BN, BD0]
-    )
     # [BN, BD0]
-    b_k = desc_k.load([first, 0])
-    desc_v = tl.make_tensor_descriptor(
-        v + i_b * s_v_b + i_kv * s_v_h, shape=[T_k, DV], strides=[s_v_t, 1], block_shape=[BN, BV]
-    )
+    b_k = k.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), first, 0]).reshape(BN, BD0)
     # [BN, BV]
-    b_v = desc_v.load([first, 0])
+    b_v = v.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), first, 0]).reshape(BN, BV)
     # [BN, BD0]
     b_dk = tl.zeros([BN, BD0], tl.float32)
     # [BN, BV]
@@ -110,24 +96,12 @@ def fox_bwd_columns(
         # [BN]
         b_c = tl.load(p_c + tl.arange(0, BN) * s_c_t, mask=o_n < T_k, other=0.0)
         b_dc = tl.zeros([BN], tl.float32)
-        desc_q = tl.make_tensor_descriptor(
-            q + i_b * s_q_b + i_h * s_q_h,
-            shape=[T_q, D0],
-            strides=[s_q_t, 1],
-            block_shape=[BM, BD0],
-        )
-        desc_do = tl.make_tensor_descriptor(
-            do + i_b * s_do_b + i_h * s_do_h,
-            shape=[T_q, DV],
-            strides=[s_do_t, 1],
-            block_shape=[BM, BV],
-        )
         for i_m in range(start, T_q, BM):
             o_m = i_m + tl.arange(0, BM)
             # [BM, BD0]
-            b_q = desc_q.load([i_m, 0])
+            b_q = q.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m, 0]).reshape(BM, BD0)
             # [BM, BV]
-            b_do = desc_do.load([i_m, 0])
+            b_do = do.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m, 0]).reshape(BM, BV)
             p_lse = lse + i_b * s_lse_b + tl.cast(i_m, tl.int64) * s_lse_t + i_h * s_lse_h
             # [BM]
             b_lse = tl.load(p_lse + tl.arange(0, BM) * s_lse_t, mask=o_m < T_q, other=float("inf"))
@@ -142,24 +116,22 @@ def fox_bwd_columns(
             b_p = tl.exp2(b_s - b_lse[None, :])
             b_ds = b_p * (tl.dot(b_v, tl.trans(b_do), input_precision="ieee") - b_delta[None, :])
             # [BN, BV]
-            b_dv = tl.dot(b_p.to(v.dtype.element_ty), b_do, b_dv, input_precision="ieee")
+            b_dv = tl.dot(b_p.to(v.dtype), b_do, b_dv, input_precision="ieee")
             # [BN, BD0]
-            b_dk = tl.dot(b_ds.to(v.dtype.element_ty), b_q, b_dk, input_precision="ieee")
+            b_dk = tl.dot(b_ds.to(v.dtype), b_q, b_dk, input_precision="ieee")
             # [BN]
             b_dc = b_dc - tl.sum(b_ds, axis=1)
         p_dc = dc + i_b * s_dc_b + tl.cast(first, tl.int64) * s_dc_t + i_h * s_dc_h
         tl.store(p_dc + tl.arange(0, BN) * s_dc_t, b_dc, mask=o_n < T_k)
-    desc_dk = tl.make_tensor_descriptor(
-        dk + i_b * s_dk_b + i_kv * s_dk_h,
-        shape=[T_k, D0],
-        strides=[s_dk_t, 1],
-        block_shape=[BN, BD0],
+    p_dk = dk + i_b * s_dk_b + tl.cast(first, tl.int64) * s_dk_t + i_kv * s_dk_h
+    tl.store(
+        p_dk + tl.arange(0, BN)[:, None] * s_dk_t + o_d0[None, :] * s_dk_d,
+        b_dk * scale * 0.6931471805599453,
+        mask=(o_n[:, None] < T_k) & (o_d0[None, :] < D0),
     )
-    desc_dk.store([first, 0], b_dk * scale * 0.6931471805599453)
-    desc_dv = tl.make_tensor_descriptor(
-        dv + i_b * s_dv_b + i_kv * s_dv_h,
-        shape=[T_k, DV],
-        strides=[s_dv_t, 1],
-        block_shape=[BN, BV],
+    p_dv = dv + i_b * s_dv_b + tl.cast(first, tl.int64) * s_dv_t + i_kv * s_dv_h
+    tl.store(
+        p_dv + tl.arange(0, BN)[:, None] * s_dv_t + o_v[None, :] * s_dv_d,
+        b_dv,
+        mask=(o_n[:, None] < T_k) & (o_v[None, :] < DV),
     )
-    desc_dv.store([first, 0], b_dv)
