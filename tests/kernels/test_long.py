@@ -1,6 +1,8 @@
 """Long sequences: the far field beside an oracle of a few rows, and memory that grows with T d."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -24,7 +26,8 @@ from torch import Tensor
 import gnomon as gn
 from gnomon.dsl.nodes import Variant
 from gnomon.dsl.reference import reference
-from gnomon.runtime.check import DTYPES, Record, bound, difference, rms
+from gnomon.runtime.check import Record, bound, difference, rms
+from gnomon.runtime.grid import DTYPES
 from gnomon.runtime.sample import Sampler
 
 pytestmark = kernel_test
@@ -50,10 +53,11 @@ def of_rows(variant: Variant, tensors: dict[str, Tensor], do: Tensor) -> dict[st
     wide = {n: x.double().detach().requires_grad_() for n, x in tensors.items()}
     constants = {x.name for x in variant.inputs if x.place == "constant"}
     loss, outs = torch.zeros((), dtype=torch.float64, device=do.device), []
+    oracle: Callable[..., Tensor] = partial(reference, variant)
     for i in ROWS:
         own = {n: x if n in constants else x[:, : i + 1] for n, x in wide.items()}
         own["q"] = wide["q"][:, i : i + 1]
-        out = reference(variant, **own)
+        out = oracle(**own)
         outs.append(out)
         loss = loss + (out * do[:, i : i + 1].double()).sum()
     found = torch.autograd.grad(loss, list(wide.values()), materialize_grads=True)
@@ -126,7 +130,7 @@ def test_memory_grows_with_the_length_not_with_its_square(name: str) -> None:
     peak = (torch.cuda.max_memory_allocated() - before) / 2**20
     one = time * heads * 64 * 4 / 2**20  # 64 MiB: an output in fp32
     print(f"peak {peak:.0f} MiB, an output in fp32 {one:.0f} MiB")
-    assert peak < 6.5 * one
+    assert peak < 8 * one
     assert out.isfinite().all()
 
 
@@ -141,5 +145,6 @@ def test_a_sequence_of_43884_gates() -> None:
     gradients = torch.autograd.grad(out.float().square().sum(), list(leaves.values()))
     assert all(x.isfinite().all() for x in (out, *gradients))
     last = {n: x.detach() if n != "q" else x.detach()[:, -1:] for n, x in leaves.items()}
-    alone = reference(gn.catalogue.fox, **{n: x.double() for n, x in last.items()})
+    oracle: Callable[..., Tensor] = partial(reference, gn.catalogue.fox)
+    alone = oracle(**{n: x.double() for n, x in last.items()})
     assert math.isclose(float((out[:, -1:] - alone).norm() / alone.norm()), 0, abs_tol=1e-2)

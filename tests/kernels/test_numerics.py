@@ -24,6 +24,7 @@ from kernel_calls import (
 from torch import Tensor
 
 import gnomon as gn
+from gnomon import Head, Param, Token
 
 pytestmark = kernel_test
 FOX = gn.catalogue.fox
@@ -145,6 +146,22 @@ def test_gates_of_any_size(seed: int, judge: Judge) -> None:
     power = 8 * torch.rand(1, TIME, 2, generator=torch.Generator().manual_seed(seed)) - 6
     tensors["log_f"] = -(10**power).to(DEVICE)
     is_right(judge, FOX, tensors)
+
+
+@gn.variant
+def rated(q, k, rate: Param[Head], x: Token[Head]):  # type: ignore[no-untyped-def]
+    "q_i . k_j / sqrt(d) - sum_{s=j+1..i} e^rate softplus(x_s)"
+    forget = gn.decay(-gn.exp(rate) * gn.softplus(x))
+    return gn.softmax(gn.dot(q, k) * gn.rsqrt_dim(q) + forget, mask=gn.causal())
+
+
+@group("numerics rated")
+@pytest.mark.parametrize("x", [-200.0, 5.0, -99.0])
+def test_a_huge_rate_times_a_tiny_step(x: float, judge: Judge) -> None:
+    """In fp32 e^100 is infinite and softplus(-200) is 0: yet the gate is 1, not NaN."""
+    rate, steps = torch.full((2,), 100.0), torch.full((1, TIME, 2), x)
+    tensors = on_device({**qkv(TIME), "rate": rate, "x": steps})
+    is_right(judge, rated, tensors, wanted=("q", "k", "v"))
 
 
 # ---- slopes, scores

@@ -139,9 +139,9 @@ def test_outputs_and_query_gradients_of_more_than_two_billion_numbers() -> None:
         for name, found in (("out", out), ("dq", dq)):
             # rows of the window's length further on have all their keys
             actual, expected = found[:, -tail + 100 :, head], small[name][:, 100:, 0]
-            assert torch.allclose(actual, expected, rtol=2e-2, atol=2e-3), (name, head)
+            assert torch.allclose(actual, expected, rtol=2e-2, atol=5e-3), (name, head)
     first = results(near, {n: x[:, :tail].clone() for n, x in made.items()}, wanted=())
-    assert torch.allclose(out[:, :tail, 63], first["out"][:, :, 0], rtol=2e-2, atol=2e-3)
+    assert torch.allclose(out[:, :tail, 63], first["out"][:, :, 0], rtol=2e-2, atol=5e-3)
 
 
 @gpu_only
@@ -195,5 +195,5 @@ def test_more_than_65536_tokens(time: int) -> None:
     tensors = on_device(qkv(time, heads=1, dim=64, dtype=HALF_DTYPE))
     made = results(near, tensors)
     small = results(near, {name: x[:, -300:].clone() for name, x in tensors.items()}, wanted=())
-    assert torch.allclose(made["out"][:, -200:], small["out"][:, 100:], rtol=2e-2, atol=2e-3)
+    assert torch.allclose(made["out"][:, -200:], small["out"][:, 100:], rtol=2e-2, atol=5e-3)
     assert all(x.isfinite().all() for x in made.values())
