@@ -30,7 +30,9 @@ pytestmark = kernel_test
 large = group("offsets")  # one after another: each holds gigabytes
 FOX = gn.catalogue.fox
 LIMIT = 2**31
-TIME = pick(130, 40)
+TILE = pick(128, 32)
+"""A multiple of every tile: a tile of rows begins here."""
+TIME = TILE + 2
 
 
 @gn.variant
@@ -61,15 +63,18 @@ def memory() -> Tensor:
 
 
 def spread(x: Tensor, axis: int) -> Tensor:
-    """The same values, the last of an axis 2^31 numbers behind the first one."""
+    """The same values; of an axis the last one, or the last tile, is 2^31 numbers off the first."""
     shape = list(x.shape)
-    step = LIMIT // (shape[axis] - 1) + 64 & ~63  # of 64: as rows of a large tensor are
+    last = shape[axis] - 1
+    if last >= TILE:
+        last -= last % TILE
+    step = (LIMIT // last + 64) & ~63  # of 64: as rows of a large tensor are
     others = [n for n in range(x.ndim) if n != axis]
     strides, inner = [0] * x.ndim, 1
     for n in reversed(others):
         strides[n], inner = inner, inner * shape[n]
     strides[axis] = step
-    assert step * (shape[axis] - 1) >= LIMIT > inner
+    assert step * last >= LIMIT > inner
     return memory()[LIMIT:].as_strided(shape, strides).copy_(x)
 
 
