@@ -2,18 +2,17 @@
 
 import json
 import math
-import platform
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from gnomon.benchmarks.machine import device, versions
 
 Figure = tuple[float, float, str]
 """Error, bound, test."""
@@ -60,12 +59,12 @@ class Summary:
         for (tensor, dtype), (error, bound, test) in sorted(lines.items()):
             yield f"{tensor:>16} {dtype}  {error:.1e} / {bound:.0e}  {test.rpartition('::')[2]}"
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, commit: str) -> None:
         """The summary as JSON."""
         found = {
-            "device": device(),
+            "device": device("cuda" if torch.cuda.is_available() else "cpu"),
             "versions": versions(),
-            "commit": commit(),
+            "commit": commit,
             "tests": dict(sorted(self.outcomes.items())),
             "seconds": round(time.monotonic() - self.start),
             "comparisons": self.comparisons,
@@ -87,37 +86,3 @@ class Summary:
 def _badness(error: float, bound: float) -> float:
     """The share of the bound that an error takes; NaN is worse than anything."""
     return math.inf if math.isnan(error) else error / max(bound, 1e-30)
-
-
-def device() -> dict[str, Any]:
-    """What the kernels ran on."""
-    if not torch.cuda.is_available():
-        return {"name": "Triton's interpreter"}
-    found = torch.cuda.get_device_properties(0)
-    capability = f"sm_{found.major}{found.minor}"
-    return {"name": found.name, "capability": capability, "memory_gib": found.total_memory >> 30}
-
-
-def versions() -> dict[str, str | None]:
-    """The versions that decide what a kernel is."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "cuda": torch.version.cuda}
-    for name in ("torch", "triton", "gnomon"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-def commit() -> str | None:
-    """The commit of the checkout, with a plus where it has changed since; None outside of one."""
-
-    def git(*words: str) -> str:
-        command = ["git", *words]
-        done = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-        )
-        return done.stdout.strip()
-
-    found = git("rev-parse", "--short=12", "HEAD")
-    return (found + ("+" if git("status", "--porcelain", "-uno") else "")) or None

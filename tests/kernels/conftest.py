@@ -11,10 +11,12 @@ import pytest
 from kernel_calls import Judge
 from kernel_summary import Summary
 
+from gnomon.benchmarks.machine import commit
 from gnomon.runtime.check import Record
 
-# read now: tests/conftest.py takes the package's settings out of the environment
-SUMMARY_FILE = os.environ.get("GNOMON_KERNEL_SUMMARY")
+# read now, and taken away: the package refuses settings that are not its own
+SUMMARY_FILE = os.environ.pop("GNOMON_KERNEL_SUMMARY", None)
+COMMIT = commit() if SUMMARY_FILE else ""
 SUMMARY = Summary()
 
 
@@ -52,5 +54,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in SUMMARY.table():
         terminalreporter.write_line(line)
     if SUMMARY_FILE:
-        SUMMARY.write(Path(SUMMARY_FILE))
+        SUMMARY.write(Path(SUMMARY_FILE), COMMIT)
         terminalreporter.write_line(f"written to {SUMMARY_FILE}")
