@@ -135,7 +135,7 @@ def run_case(variant: Variant, case: Case) -> list[Record]:
 RANGES = {"slope": (0.01, 0.5)}
 """Where a slope grows with the distance, its gradient is the small difference of two large sums."""
 
-WIDER = {"tapa_general": 8.0, "retention": 2.0, "softpick": 2.0}
+WIDER = {"tapa_general": 8.0, "retention": 2.0, "softpick": 3.0}
 """Factors on the bounds of 16 bits for all tensors of a row.
 
 tapa_general   its maps are rounded to 16 bits before they meet in a phase of some 10 radians
