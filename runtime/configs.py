@@ -26,9 +26,9 @@ def look_up(target: str, width: int, value_width: int, io: str = "bf16") -> Choi
         tiles = Tiles(32, 32, 4, 1)
         return Choice(Config(tiles, tiles, tiles), "default of the GPU for fp32, not measured")
     if widest <= 64:
-        config = Config(Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 3), Tiles(32, 64, 4, 3))
+        config = Config(Tiles(64, 128, 4, 2), Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2))
     elif widest <= 128:
-        config = Config(Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 3), Tiles(32, 128, 8, 2))
+        config = Config(Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 3), Tiles(32, 64, 4, 3))
     else:
         tiles = Tiles(64, 32, 8, 1)
         return Choice(Config(tiles, tiles, tiles), "default of the GPU, not measured")

@@ -8,6 +8,7 @@ import atexit
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,8 +21,8 @@ _worker = Worker({"TRITON_INTERPRET": "1"})
 atexit.register(_worker.close)
 
 
-Given = Tensor | int | float | tuple[Tensor, int, int]
-"""An argument: a tensor, a number, or (tensor, rows, channels) for a descriptor of such tiles."""
+Given = Tensor | int | float | tuple[Any, ...]
+"""An argument: a tensor, a number, or (tensor, *extents) for a descriptor of such tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ def launch_arguments(
         if argument.kind == "pointer":
             given[argument.name] = tensors[argument.tensor]
         elif argument.kind == "descriptor":
-            rows, channels = (int(numbers[extent]) for extent in argument.block)
-            given[argument.name] = (tensors[argument.tensor], rows, channels)
+            extents = (int(numbers[extent]) for extent in argument.block)
+            given[argument.name] = (tensors[argument.tensor], *extents)
         elif argument.kind == "stride":
             given[argument.name] = tensors[argument.tensor].stride(argument.axis)
         else:

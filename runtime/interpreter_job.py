@@ -26,12 +26,12 @@ def run(source: str, calls: list[Call]) -> list[dict[str, Any]]:
     return results
 
 
-def _described(x: Any, rows: int, channels: int) -> Any:
-    """A descriptor of tiles of one head of x [batch, time, head, width]."""
+def _described(x: Any, *extents: int) -> Any:
+    """A descriptor of tiles of one head of x [batch, time, head, ...]."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     x = x.transpose(1, 2)
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, channels])
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, *extents])
 
 
 def _module(source: str) -> ModuleType:

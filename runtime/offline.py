@@ -136,8 +136,8 @@ def specialise(
                 signature[a.name] = f"*{types[a.dtype]}"
                 divisible.append(a.name)
             case "descriptor":
-                rows, channels = (constants[extent] for extent in a.block)
-                signature[a.name] = f"tensordesc<{types[a.dtype]}[1, 1, {rows}, {channels}]>"
+                extents = ", ".join(str(constants[extent]) for extent in a.block)
+                signature[a.name] = f"tensordesc<{types[a.dtype]}[1, 1, {extents}]>"
             case "stride" if a.is_unit and not a.varies:
                 signature[a.name], constexprs[a.name] = "constexpr", 1
             case "stride":

@@ -173,6 +173,9 @@ def attend(
     if dlse is not None:
         delta = delta - dlse.double()
     launch.memory |= {"do": do.numpy(), "delta": delta.float().numpy()}
+    if lse is not None:
+        shift = lse.masked_fill(lse == -torch.inf, torch.inf) / math.log(2)
+        launch.memory["lse_log2"] = shift.float().numpy()
     for kernel in (kernels.bwd_rows, kernels.bwd_columns):
         if kernel is not None:
             launch.run(kernel)

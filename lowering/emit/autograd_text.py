@@ -17,6 +17,7 @@ from gnomon.dsl.errors import CompilerBug
 from gnomon.lowering.core import Attention, Stream
 from gnomon.lowering.emit.launch import Launched
 from gnomon.lowering.emit.text import INDENT, WIDTH, Code, atom, call, docstring, remark, statement
+from gnomon.lowering.passes.fold_log2e import LOG2E
 
 _WHY_EXACT = "o in fp32: the error of a rounded one would add up in the gradient of a running sum"
 
@@ -143,7 +144,9 @@ class AutogradPrinter:
     def _delta(self) -> list[str]:
         lines = []
         if self.has_lse:
-            lines += [f"{INDENT * 2}dlse = dlse.masked_fill(lse == -torch.inf, 0.0)"]
+            lines += [f"{INDENT * 2}dead = lse == -torch.inf"]
+            lines += [f"{INDENT * 2}dlse = dlse.masked_fill(dead, 0.0)"]
+            lines += [f"{INDENT * 2}lse_log2 = lse.masked_fill(dead, torch.inf) * {LOG2E}"]
         if self.attention.normaliser != "weighted_sum":
             lines += remark(_WHY_EXACT, 2) if self.kept_o == "o_exact" else []
             less = " - dlse" if self.has_lse else ""
@@ -205,8 +208,7 @@ class AutogradPrinter:
             group = atom(f"lse.shape[2] // {sink.name}.shape[-1]")
             code = call(f"{sink.name}.repeat_interleave", group, atom("-1"))
             lines = statement(f"{name} = ", code, 2)
-        dead = "lse == -torch.inf"
-        return [*lines, f"{INDENT * 2}p_sink = ({name} - lse).exp().masked_fill({dead}, 0.0)"]
+        return [*lines, f"{INDENT * 2}p_sink = ({name} - lse).exp().masked_fill(dead, 0.0)"]
 
     def _sink_gradient(self, sink: Stream) -> list[str]:
         if f"d_{sink.name}" in {t.name for half, _ in self._halves() for t in half.outputs}:

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 from gnomon.lowering import tile
 from gnomon.lowering.core import Program
+from gnomon.lowering.emit import gpu_library, triton_helpers
 from gnomon.lowering.emit import numba as numba_printer
 from gnomon.lowering.emit import triton as triton_printer
-from gnomon.lowering.emit import triton_helpers
 from gnomon.lowering.emit.autograd_text import AutogradPrinter
 from gnomon.lowering.emit.checks_text import checks
 from gnomon.lowering.emit.launch import Launched, LaunchPrinter, Target, described_form, packed_name
@@ -69,7 +69,7 @@ class Module:
 
 def print_module(module: Module) -> str:
     """The text of the file; it is valid Python, as `ruff format` would set it."""
-    values = body(module.program)
+    values = body(module.program, on_gpu=module.target == "triton")
     signature = Signature(module.program.variant)
     printers = _autograd(module)
     kernels = _kernels(module)
@@ -155,9 +155,11 @@ def _library(module: Module, values: Body) -> list[str]:
     found |= {"array", "cdiv", "run"} if module.target == "numba" else {"padded_width", "device_of"}
     found |= {"when_called"} if module.target == "numba" and module.jit else set()
     if any(a.normaliser != "weighted_sum" for a in module.program.attentions):
-        found |= {"along_time", "row_dot" if module.target == "numba" else "row_dot_on_gpu"}
+        found |= {"along_time", "row_dot"}
     if any(kernel.name.endswith("_tma") for kernel in _kernels(module)):
         found |= {"described", "has_descriptors"}
+    if module.target == "triton":
+        found = {own for name in found for own in gpu_library.INSTEAD.get(name, (name,))}
     return functions(found)
 
 

@@ -22,6 +22,7 @@ class Body(Values):
 
     streams: dict[str, str] = field(default_factory=dict)
     """The variables of the streams of the attention at hand."""
+    on_gpu: bool = False
     halves: dict[Expr, tuple[Value, ...]] = field(default_factory=dict)
     """The high and the low digits of the prefix sums."""
 
@@ -40,8 +41,10 @@ class Body(Values):
 
     def stream(self, stream: Stream) -> str:
         """The variable, or a short expression, of a stream."""
-        if stream.role in ("prefix", "low"):
+        if stream.role in ("prefix", "low", "anchor"):
             return str(self.digits(stream))
+        inner = stream.value.x if isinstance(stream.value, At) else stream.value
+        self.rounded_once = inner if self.on_gpu and stream.role == "dot" else None
         is_constant = stream.place == "constant" and not isinstance(stream.value, Input)
         value = self.value(stream.value, exact=is_constant)
         if stream.role == "host":
@@ -128,18 +131,18 @@ class Body(Values):
         self.lines += statement(f"{name} = ", applied, self.depth)
 
 
-def body(program: Program) -> Body:
+def body(program: Program, *, on_gpu: bool = False) -> Body:
     """The lines of a program's function and what they speak of."""
     made = None
     for _ in range(2):  # the first run counts what is used more than once
-        made = _run(program, {} if made is None else made.uses)
+        made = _run(program, {} if made is None else made.uses, on_gpu=on_gpu)
     assert made is not None
     return made
 
 
-def _run(program: Program, shared: Mapping[object, int]) -> Body:
+def _run(program: Program, shared: Mapping[object, int], *, on_gpu: bool) -> Body:
     signature = Signature(program.variant)
-    values = Body(program.variant)
+    values = Body(program.variant, on_gpu=on_gpu)
     values.shared.update(shared)
     values.has_several_outputs = len(program.attentions) > 1
     values.taken |= {"position_q", "length_q", "index_q", "origin_q", "call", program.variant.name}

@@ -82,6 +82,8 @@ class Values:
     lines: list[str] = field(default_factory=list)
     needs: dict[str, None] = field(default_factory=dict)
     helpers: set[str] = field(default_factory=set)
+    rounded_once: Expr | None = None
+    """A rotation that takes 16-bit channels and gives them, with fp32 in between."""
     taken: set[str] = field(default_factory=set)
     uses: Counter[object] = field(default_factory=Counter)
     memo: dict[object, Value] = field(default_factory=dict)

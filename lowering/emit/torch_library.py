@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from gnomon.lowering.emit import gpu_library
+
 _SOURCES = {
     "prefix_sum": '''
 def prefix_sum(x, starts):
@@ -26,59 +28,6 @@ def along_time(x):
 def row_dot(a, b):
     """a_i . b_i of each row of channels, in float32."""
     return (a.float() * b).sum(-1)
-''',
-    "row_dot_on_gpu": '''
-@triton.jit(do_not_specialize=["s_a_b", "s_a_h", "s_b_b", "s_b_h", "T", "H"])
-def row_dots(
-    a,
-    b,
-    out,
-    s_a_b,
-    s_a_t,
-    s_a_h,
-    s_a_d,
-    s_b_b,
-    s_b_t,
-    s_b_h,
-    s_b_d,
-    T,
-    H,
-    D: tl.constexpr,
-    BT: tl.constexpr,
-    BD: tl.constexpr,
-):
-    """out [batch, head, time]: dot products of the rows of a and b [batch, time, head, D]."""
-    i_h = (tl.program_id(0) % H).to(tl.int64)
-    i_b = (tl.program_id(0) // H).to(tl.int64)
-    o_t = (tl.program_id(1) * BT + tl.arange(0, BT)).to(tl.int64)
-    o_d = tl.arange(0, BD)
-    inside = (o_t[:, None] < T) & (o_d[None, :] < D)
-    p_a = a + i_b * s_a_b + i_h * s_a_h + o_t[:, None] * s_a_t + o_d[None, :] * s_a_d
-    p_b = b + i_b * s_b_b + i_h * s_b_h + o_t[:, None] * s_b_t + o_d[None, :] * s_b_d
-    b_a = tl.load(p_a, mask=inside, other=0.0).to(tl.float32)
-    b_b = tl.load(p_b, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + tl.program_id(0).to(tl.int64) * T + o_t, tl.sum(b_a * b_b, 1), mask=o_t < T)
-
-
-def row_dot(a, b):
-    """a_i . b_i of each row of channels, in float32: one pass over memory, no product in it."""
-    B, T, H, D = a.shape
-    out = torch.empty(B, H, T, dtype=torch.float32, device=a.device)
-    if out.numel():
-        with device_of(a):
-            row_dots[(B * H, triton.cdiv(T, 32))](
-                a,
-                b,
-                out,
-                *a.stride(),
-                *b.stride(),
-                T,
-                H,
-                D=D,
-                BT=32,
-                BD=padded_width(D),
-            )
-    return out.transpose(1, 2)
 ''',
     "two_digits": '''
 def two_digits(x):
@@ -293,28 +242,26 @@ def device_of(x):
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 ''',
     "described": '''
-def described(x, rows, channels):
-    """A descriptor for tiles of `rows` tokens of one head of x [batch, time, heads, width]."""
+def described(x, *extents):
+    """A descriptor for tiles of one head of x [batch, time, heads, ...]: tokens, and width."""
     x = x.transpose(1, 2)
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, channels])
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, *extents])
 ''',
     "has_descriptors": '''
 def has_descriptors(*tensors):
     """Whether the GPU copies tiles of these tensors by hardware: compute capability 9 or more.
 
-    It wants 16-bit numbers, whole channels, and addresses and strides of whole 16 bytes.
+    It wants the last axis of [batch, heads, time, ...] without gaps, and addresses and the other
+    strides in whole 16 bytes.
     """
-    x = tensors[0]
-    if x.is_cuda and torch.cuda.get_device_capability(x.device) < (9, 0):
+    if tensors[0].is_cuda and torch.cuda.get_device_capability(tensors[0].device) < (9, 0):
         return False
-    return all(
-        x.element_size() == 2
-        and x.numel() > 0
-        and x.stride(-1) == 1
-        and x.data_ptr() % 16 == 0
-        and all(step > 0 and step % 8 == 0 for step in x.stride()[:-1])
-        for x in tensors
-    )
+    for x in tensors:
+        *steps, last = x.transpose(1, 2).stride()
+        apart = [step * x.element_size() for step in steps]
+        if x.numel() == 0 or last != 1 or x.data_ptr() % 16 or any(n <= 0 or n % 16 for n in apart):
+            return False
+    return True
 ''',
     "padded_width": '''
 def padded_width(width):
@@ -363,7 +310,8 @@ def read_columns(table, index):
 }
 
 
-NAMES = frozenset(_SOURCES)
+_SOURCES |= gpu_library.SOURCES
+NAMES = frozenset(_SOURCES) | {"Rotation", "rotate_planes", "rotated", "row_dots"}
 """What a module may call."""
 
 

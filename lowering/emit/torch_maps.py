@@ -86,7 +86,8 @@ def product(values: "Values", node: Contract) -> Value:
 
 
 def _rotated(values: "Values", node: Contract, angle: Expr, layout: str) -> Value:
-    x = values.widened(values.value(node.x))
+    x = values.value(node.x)
+    x = x if node is values.rounded_once else values.widened(x)
     turn = values.value(angle, exact=True)
     x, turn = values.level([x, turn])
     name = values.helper(f"rotate_{layout}")

@@ -82,7 +82,7 @@ def printed(kernel: tile.Kernel, *, descriptors: bool = False) -> Printed:
         for extent, name in printer.expressions.channels.items()
     ]
     lines = [line for item in _read(printer.out) for line in item.lines]
-    blocks = {name: (b.rows, b.channels) for name, b in printer.described.items()}
+    blocks = {name: block.extents for name, block in printer.described.items()}
     given = arguments(kernel, printer.expressions.strides, blocks)
     opening = [
         *_decorator([a.name for a in given if a.varies]),

@@ -7,6 +7,9 @@ kernel takes rows of one head, from some row on, up to the end of the tensor:
     q = TensorDescriptor(x, x.shape, x.stride(), [1, 1, BM, BD0])
     b_q = q.load([i_b, i_h, i_r, 0]).reshape(BM, BD0)                    in the kernel
 
+A tensor [batch, time, head] gives rows of numbers in the same way; a plain load of them is copied
+by every thread for itself, as often as the layout of the scores repeats it.
+
 What lies outside reads as 0, so that such a load has no mask, and a kernel no pointers to its
 tiles, which take registers. Time stands behind the head, so that the axes of extent 1 come first:
 only then does Triton (3.6, 3.7) leave a first operand of wgmma in shared memory. `has_descriptors`
@@ -27,10 +30,9 @@ _TIMES = {"time_q": "T_q", "time_k": "T_k"}
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The extents of the tiles of a tensor."""
+    """The extents of the tiles of a tensor: rows and channels, or rows of numbers."""
 
-    rows: str
-    channels: str
+    extents: tuple[str, ...]
 
 
 def described_tensors(kernel: tile.Kernel) -> dict[str, Block]:
@@ -51,13 +53,15 @@ def described_tensors(kernel: tile.Kernel) -> dict[str, Block]:
 
 def load(expressions: Expressions, access: Load, block: Block) -> Code:
     """The load of a tile by the descriptor of its tensor."""
-    batch, rows, head, _ = access.index
+    batch, rows, head = access.index[:3]
     start, _ = expressions.split(rows)
     places = [_place(expressions, part) for part in (batch, head, start)]
-    listed = atom(f"[{', '.join(map(str, [*places, number(0)]))}]")
+    places += [number(0)] * (len(access.index) - 3)
+    listed = atom(f"[{', '.join(map(str, places))}]")
     loaded = call(f"{access.tensor.name}.load", listed)
-    extents = atom(block.rows), atom(block.channels)
-    return call(f"{loaded}.reshape", *extents)
+    made = call(f"{loaded}.reshape", *map(atom, block.extents))
+    mask = None if access.fill == 0 else expressions.mask(access.index, access.limits)
+    return made if mask is None else call("tl.where", mask, made, number(float(access.fill)))
 
 
 def _place(expressions: Expressions, scalar: Expr | None) -> Code:
@@ -71,16 +75,22 @@ def _place(expressions: Expressions, scalar: Expr | None) -> Code:
 
 def _block(expressions: Expressions, access: Load) -> Block | None:
     tensor, index, limits = access.tensor, access.index, access.limits
-    if len(index) != 4 or tensor.axes[1] not in _TIMES or tensor.dtype != "io" or access.fill != 0:
+    if len(index) not in (3, 4) or tensor.axes[1] not in _TIMES:
+        return None
+    if tensor.dtype != "io" if len(index) == 4 else tensor.dtype not in ("f32", "i32"):
         return None
     # behind the end of a sequence inside the tensor a descriptor would read the next one
     whole = limits[1] is None or limits[1] == Ref(_TIMES[tensor.axes[1]], tile.Type("i32"))
-    (_, rows), (offset, channels) = expressions.split(index[1]), expressions.split(index[3])
-    height, width = expressions.extent(rows), expressions.extent(channels)
-    scalars = not index_shape((index[0], index[2])) and offset is limits[0] is limits[2] is None
-    if not (scalars and whole) or height is None or width is None:
+    _, rows = expressions.split(index[1])
+    height = expressions.extent(rows)
+    scalars = not index_shape((index[0], index[2])) and limits[0] is limits[2] is None
+    if not (scalars and whole) or height is None:
         return None
-    return Block(height, width)
+    if len(index) == 3:
+        return Block((height,))
+    offset, channels = expressions.split(index[3])
+    width = expressions.extent(channels)
+    return Block((height, width)) if offset is None and width is not None else None
 
 
 def _loads(

@@ -243,6 +243,7 @@ class Expressions:
         if fn == "**":
             return self._power(expr)
         codes = [self._operand(arg, expr) for arg in args]
+        fn = self._approximated(fn, expr)
         if fn in _TURNED and isinstance(args[0], Number):
             return infix(_TURNED[fn], codes[1], codes[0])
         if fn in _INFIX:
@@ -259,13 +260,17 @@ class Expressions:
             return call("tl.maximum", codes[0], number(0 if expr.dtype in _WHOLE else 0.0))
         return self._function(fn, codes)
 
+    def _approximated(self, fn: str, expr: Op) -> str:
+        """The function of the special-function unit, for values of pairs, where that is wanted."""
+        fast = f"{fn}_approx"
+        pairs = len(expr.shape) == 2
+        return fast if self.approximate and pairs and fast in triton_helpers.NAMES else fn
+
     def _function(self, fn: str, codes: list[Code]) -> Code:
         if fn == "apart":
             return infix("+", infix("-", *codes[:2]), codes[2])
         if fn in _CALLS:
             return call(_CALLS[fn], *codes)
-        if self.approximate and f"{fn}_approx" in triton_helpers.NAMES:
-            fn = f"{fn}_approx"
         self.helpers.add(fn)
         return call(fn, *codes)
 
@@ -328,7 +333,8 @@ class Expressions:
         if exponent.value == 0.5:
             return call("tl.sqrt", x)
         if exponent.value != int(exponent.value):
-            return call("tl.exp2", infix("*", number(exponent.value), call("tl.log2", x)))
+            logarithm = self._function(self._approximated("log2", expr), [x])
+            return call("tl.exp2", infix("*", number(exponent.value), logarithm))
         return self._function("power", [x, self._full(exponent.value, tile.Type("f32"))])
 
 

@@ -72,6 +72,13 @@ def cos_turns(x):
     """cos(2 pi x), with an exact reduction to one turn."""
     return sine_of_quarter(0.25 - tl.abs(x - tl.floor(x + 0.5)))
 ''',
+    "log2_approx": '''
+def log2_approx(x):
+    """log2(x) by the special-function unit, to 2^-22 beside 1 or of the result; twin: tl.log2."""
+    return tl.inline_asm_elementwise(
+        "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+''',
     "cos_turns_approx": '''
 def cos_turns_approx(x):
     """cos(2 pi x) by the special-function unit, to 2^-20.9 + 2^-22 |2 pi x|; twin: cos_turns."""

@@ -44,7 +44,7 @@ class Argument:
     has_channels: bool = False
     varies: bool = False
     """Whether it changes with the lengths of the data: a new value must not compile again."""
-    block: tuple[str, str] = ("", "")
+    block: tuple[str, ...] = ()
 
 
 def stride(tensor: tile.Tensor, axis: int) -> str:
@@ -55,7 +55,7 @@ def stride(tensor: tile.Tensor, axis: int) -> str:
 
 
 def arguments(
-    kernel: tile.Kernel, strides: set[str], blocks: Mapping[str, tuple[str, str]]
+    kernel: tile.Kernel, strides: set[str], blocks: Mapping[str, tuple[str, ...]]
 ) -> tuple[Argument, ...]:
     """The arguments of the printed kernel: tensors, the strides it uses, scalars, constants.
 
@@ -87,7 +87,7 @@ def arguments(
     )
 
 
-def _pointer(tensor: tile.Tensor, blocks: Mapping[str, tuple[str, str]]) -> Argument:
+def _pointer(tensor: tile.Tensor, blocks: Mapping[str, tuple[str, ...]]) -> Argument:
     if tensor.name in blocks:
         block = blocks[tensor.name]
         return Argument(tensor.name, "descriptor", tensor.dtype, tensor.name, block=block)

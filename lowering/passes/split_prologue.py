@@ -57,6 +57,8 @@ from gnomon.lowering.passes.name_streams import stream_name
 
 StreamPlace = Literal["row", "column", "constant"]
 _SIDES: dict[str, StreamPlace] = {"row": "row", "column": "column", "constant": "constant"}
+_FROZEN = ("host", "low", "anchor")
+"""Roles without a gradient: numbers, and parts of a sum whose gradient another stream has."""
 _NO_SCHEDULE: dict[type, str] = {
     Dot: "an ordered product stands between q and k",
     ScoreScan: "a sum over the keys in between is carried along the row",
@@ -165,7 +167,9 @@ class _Splitter:
             self._dtype(role, of, value),
             role,
             value,
-            role not in ("host", "low") and of.element == "real" and _is_differentiable(value),
+            role not in ("host", "low", "anchor")
+            and of.element == "real"
+            and _is_differentiable(value),
         )
         self.streams[(value, place, part)] = made
         self.streams[(value.x if isinstance(value, At) else value, place, part)] = made
@@ -258,8 +262,9 @@ class _Splitter:
         total = PrefixSum(step, True)
         row = self.stream(total, "row", "prefix")
         column = self.stream(total, "column", "prefix")
-        for place in ("row", "column"):
-            self.stream(total, place, "low")
+        self.stream(total, "row", "low")
+        self.stream(total, "column", "low")
+        self.stream(total, "row", "anchor")
         return Apply("-", (Anchored(row, row), Anchored(column, row)))
 
     def lookup(self, table: Expr, index: tuple[Expr, ...]) -> Expr:

@@ -4,6 +4,7 @@ With g_ij = do_i . v_j and delta_i = do_i . o_i (minus the gradient of the log-s
 recompute the weights and
 
     softmax        p_ij = exp(s_ij - lse_i);   ds_ij = p_ij (g_ij - delta_i)
+                   (lse in units of log 2; +inf in a row without keys, so that its p_ij are 0)
     weighted_sum   dw_ij = g_ij
     ratio          D_i = max(|d_i|, a);   dn_ij = g_ij / D_i
                    dd_ij = -delta_i sign(d_i) [|d_i| > a] / D_i
@@ -20,7 +21,7 @@ from gnomon.lowering.core import Anchored, Attention, PairDot, Read, Stream
 from gnomon.lowering.passes.fold_log2e import LOG2E, fold_log2e
 from gnomon.lowering.schedules.decays import decays_of
 from gnomon.lowering.schedules.formula import PairTile
-from gnomon.lowering.schedules.forward import MINUS_INFINITY, bounded, score_tile
+from gnomon.lowering.schedules.forward import bounded, score_tile
 from gnomon.lowering.schedules.frame import Frame, Place, Side, scalar
 from gnomon.lowering.schedules.gradients import Accumulated, adjoints, collect
 from gnomon.lowering.schedules.masks import visible
@@ -79,7 +80,9 @@ class Backward:
             self.whole = fold_log2e(attention.weight)
             self.edge = self.whole if self.decays is None else fold_log2e(self.decays.weight)
         self.do = Tensor("do", ("batch", "time_q", "head", "DV"), "io", "in")
-        names = {"softmax": ["lse"], "weighted_sum": [], "ratio": ["den"]}[attention.normaliser]
+        names = {"softmax": ["lse_log2"], "weighted_sum": [], "ratio": ["den"]}[
+            attention.normaliser
+        ]
         names += [] if attention.exponent is None else ["row_max"]
         self.stats = {name: self.frame.statistic(name, "in") for name in names}
         self.delta = self.frame.statistic("delta", "in")
@@ -98,9 +101,8 @@ class Backward:
             "do": b.let("b_do", row.matrix(self.do, frame.h, "DV", "BV"), "[BM, BV]")
         }
         if self.a.normaliser == "softmax":
-            lse: tile.Expr = b.let("b_lse", row.vector(self.stats["lse"], frame.h, float("inf")))
-            # a row without keys has lse -inf: +inf gives every pair weight 0 instead
-            lse = b.op("where", b.op("==", lse, MINUS_INFINITY), INFINITY, lse)
+            at = row.vector(self.stats["lse_log2"], frame.h, float("inf"))
+            lse: tile.Expr = b.let("b_lse", at)
             known["whole"] = self._shift(row, "b_shift", lse, self.a.row_term)
             known["edge"] = known["whole"]
             if self.decays is not None:
@@ -113,10 +115,10 @@ class Backward:
 
     def _shift(self, row: Side, name: str, lse: tile.Expr, left_out: Expr | None) -> tile.Expr:
         """The log-sum-exp as the logits of a tile are measured, in units of log 2."""
-        if left_out is not None:
-            lines = PairTile(self.frame, row, row, {})
-            lse = self.b.op("-", lse, lines.value(left_out))
-        return self.b.let(name, self.b.op("*", lse, LOG2E))
+        if left_out is None:
+            return lse
+        lines = PairTile(self.frame, row, row, {})
+        return self.b.let(name, self.b.op("-", lse, self.b.op("*", lines.value(left_out), LOG2E)))
 
     def _ratio_rows(self, row: Side) -> dict[str, tile.Expr]:
         b, frame = self.b, self.frame

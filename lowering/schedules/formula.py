@@ -17,6 +17,27 @@ from gnomon.lowering.schedules.frame import ZERO, Frame, Side, scalar
 from gnomon.lowering.tile import Cast, Full, Load, Number, Ref, Type, type_of
 
 _REAL = frozenset(("f32", "f64", "io"))
+DISTANCE = Apply("-", (Index("row"), Index("column")))
+REAL_DISTANCE = Apply("detach", (DISTANCE,))
+"""Stands for it as a real number among the values that are formed."""
+_TAKES_REALS = frozenset(
+    (
+        "*",
+        "/",
+        "**",
+        "exp",
+        "log",
+        "log1p",
+        "log2",
+        "sqrt",
+        "rsqrt",
+        "cos",
+        "sin",
+        "tanh",
+        "sigmoid",
+    )
+)
+"""Functions that turn the integer i - j into a real number; `*` beside a real."""
 
 
 class PairTile:
@@ -96,6 +117,9 @@ class PairTile:
                 (high_i, low_i), (high_j, low_j) = self.row.digits(row), self.column.digits(column)
                 low = self.block.op("-", low_i, low_j)
                 return self.block.op("apart", high_i, high_j, low)
+            case Apply(fn, args) if fn in _TAKES_REALS and DISTANCE in args:
+                made = [self.distance() if a == DISTANCE else self.value(a) for a in args]
+                return self._apply(fn, made)
             case Apply(fn, args):
                 return self._apply(fn, [self.value(arg) for arg in args])
             case Lookup(Read(stream), index):
@@ -120,6 +144,20 @@ class PairTile:
             case Given(name, _):
                 return self.given[name]
         raise TypeError(f"no pair formula: {type(x).__name__}")
+
+    def distance(self) -> tile.Expr:
+        """The distance i - j as a real number: a subtraction a pair, and no conversion.
+
+        Exact up to 2^24: the distance of the tiles is an integer until it meets the small offsets.
+        """
+        if REAL_DISTANCE not in self.memo:
+            b, row, column = self.block, self.row, self.column
+            tiles = b.op("-", b.op("+", row.first, self.frame.shift), column.first)
+            rows = b.op("+", Cast(tiles, "f32"), Cast(tile.Arange(row.extent), "f32"))
+            columns = Cast(tile.Arange(column.extent), "f32")
+            apart = b.op("-", self.let("b_from", rows), columns)
+            self.memo[REAL_DISTANCE] = self.let("b_distance", apart)
+        return self.memo[REAL_DISTANCE]
 
     def _apply(self, fn: str, values: list[tile.Expr]) -> tile.Expr:
         if fn == "clip":

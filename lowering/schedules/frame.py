@@ -187,14 +187,14 @@ class Frame:
             if stream.place == "constant" and stream.role == "scalar":
                 self.constant(stream)
 
-    def low_digits(self, stream: Stream) -> Stream:
-        """The stream of the low digits of a prefix sum."""
-        (low,) = (
+    def beside(self, stream: Stream, role: Role) -> Stream:
+        """The stream of the low digits, or of the anchors, of a prefix sum."""
+        (found,) = (
             s
             for s in self.attention.streams
-            if s.role == "low" and s.place == stream.place and s.value == stream.value
+            if s.role == role and s.place == stream.place and s.value == stream.value
         )
-        return low
+        return found
 
     def head_of(self, stream: Stream) -> Expr:
         """The index on a stream's head axis."""
@@ -281,7 +281,7 @@ class Side:
 
     def digits(self, stream: Stream) -> tuple[Expr, Expr]:
         """A prefix sum with all its digits, twice [extent]: high + low."""
-        return self.load(stream), self.load(self.frame.low_digits(stream))
+        return self.load(stream), self.load(self.frame.beside(stream, "low"))
 
     def first_of(self, stream: Stream) -> Expr:
         """The high digits of a prefix sum at the first line of the tile."""
@@ -291,7 +291,7 @@ class Side:
             if self.frame.packed:
                 index = self.frame.block.op("+", scalar("bos_q"), self.first)
             value = Load(
-                self.frame.tensors[stream.name],
+                self.frame.tensors[self.frame.beside(stream, "anchor").name],
                 (self.frame.batch, index, self.frame.head_of(stream)),
                 (None, None, None),
             )

@@ -194,7 +194,9 @@ def nope_fwd(
     p_o = o + i_b * s_o_b + gl.cast(i_r, gl.int64) * s_o_t + i_h * s_o_h
     gl.store(
         p_o + m_mma_mv[:, None] * s_o_t + v_mma_mv[None, :] * s_o_d,
-        b_o / gl.convert_layout(b_whole, gl.SliceLayout(1, mma_mv))[:, None],
+        gl.cast(
+            b_o / gl.convert_layout(b_whole, gl.SliceLayout(1, mma_mv))[:, None], v.dtype.element_ty
+        ),
         mask=(i_r + m_mma_mv < T_q)[:, None] & (v_mma_mv < DV)[None, :],
     )
     p_lse = lse + i_b * s_lse_b + gl.cast(i_r, gl.int64) * s_lse_t + i_h * s_lse_h

@@ -18,6 +18,7 @@ def fox_fwd(
         log_f_sum_k: T.Tensor((B, T_k, H), "float32"),
         log_f_sum_q_low: T.Tensor((B, T_q, H), "float32"),
         log_f_sum_k_low: T.Tensor((B, T_k, H), "float32"),
+        log_f_sum_q_anchor: T.Tensor((B, T_q, H), "float32"),
         v: T.Tensor((B, T_k, KV, DV), io),
         o: T.Tensor((B, T_q, H, DV), io),
         o_exact: T.Tensor((B, T_q, H, DV), "float32"),
@@ -65,7 +66,7 @@ def fox_fwd(
                 b_log_f_sum_q[m] = T.if_then_else(
                     i_r + m < T_q, log_f_sum_q[i_b, i_r + m, i_h], 0.0
                 )
-            anchor_log_f_sum_q = log_f_sum_q[i_b, i_r, i_h]
+            anchor_log_f_sum_q = log_f_sum_q_anchor[i_b, i_r, i_h]
             for m in T.Parallel(BM):
                 b_log_f_sum_q_low[m] = T.if_then_else(
                     i_r + m < T_q, log_f_sum_q_low[i_b, i_r + m, i_h], 0.0
@@ -198,9 +199,10 @@ def fox_bwd_columns(
         log_f_sum_k: T.Tensor((B, T_k, H), "float32"),
         log_f_sum_q_low: T.Tensor((B, T_q, H), "float32"),
         log_f_sum_k_low: T.Tensor((B, T_k, H), "float32"),
+        log_f_sum_q_anchor: T.Tensor((B, T_q, H), "float32"),
         v: T.Tensor((B, T_k, KV, DV), io),
         do_: T.Tensor((B, T_q, H, DV), io),
-        lse: T.Tensor((B, T_q, H), "float32"),
+        lse_log2: T.Tensor((B, T_q, H), "float32"),
         delta: T.Tensor((B, T_q, H), "float32"),
         dv: T.Tensor((B, T_k, KV, DV), io),
         d_k: T.Tensor((B, T_k, KV, D0), io),
@@ -219,7 +221,6 @@ def fox_bwd_columns(
             b_lse = T.alloc_shared((BM,), "float32")
             b_log_f_sum_q = T.alloc_shared((BM,), "float32")
             b_log_f_sum_q_low = T.alloc_shared((BM,), "float32")
-            b_shift_edge = T.alloc_shared((BM,), "float32")
             b_delta = T.alloc_shared((BM,), "float32")
             b_q = T.alloc_shared((BM, BD0), io)
             b_s = T.alloc_fragment((BN, BM), "float32")
@@ -274,19 +275,13 @@ def fox_bwd_columns(
                     T.copy(do_[i_b, i_r : i_r + BM, i_h, 0:BV], b_do, disable_tma=True)
                     for m in T.Parallel(BM):
                         b_lse[m] = T.if_then_else(
-                            i_r + m < T_q, lse[i_b, i_r + m, i_h], T.infinity("float32")
+                            i_r + m < T_q, lse_log2[i_b, i_r + m, i_h], T.infinity("float32")
                         )
                         b_log_f_sum_q[m] = T.if_then_else(
                             i_r + m < T_q, log_f_sum_q[i_b, i_r + m, i_h], 0.0
                         )
                         b_log_f_sum_q_low[m] = T.if_then_else(
                             i_r + m < T_q, log_f_sum_q_low[i_b, i_r + m, i_h], 0.0
-                        )
-                        b_shift_edge[m] = (
-                            T.if_then_else(
-                                b_lse[m] == -T.infinity("float32"), T.infinity("float32"), b_lse[m]
-                            )
-                            * 1.4426950408889634
                         )
                         b_delta[m] = T.if_then_else(i_r + m < T_q, delta[i_b, i_r + m, i_h], 0.0)
                     T.copy(q[i_b, i_r : i_r + BM, i_h, 0:BD0], b_q, disable_tma=True)
@@ -302,7 +297,7 @@ def fox_bwd_columns(
                                     + (b_log_f_sum_q_low[m] - b_log_f_sum_k_low[n])
                                 )
                                 * 1.4426950408889634
-                                - b_shift_edge[m],
+                                - b_lse[m],
                             ),
                             0.0,
                         )
@@ -325,21 +320,15 @@ def fox_bwd_columns(
                     i_r = full + i_t * BM
                     T.copy(do_[i_b, i_r : i_r + BM, i_h, 0:BV], b_do, disable_tma=True)
                     for m in T.Parallel(BM):
-                        b_lse[m] = lse[i_b, i_r + m, i_h]
-                    anchor_log_f_sum_q = log_f_sum_q[i_b, i_r, i_h]
+                        b_lse[m] = lse_log2[i_b, i_r + m, i_h]
+                    anchor_log_f_sum_q = log_f_sum_q_anchor[i_b, i_r, i_h]
                     for m in T.Parallel(BM):
                         b_log_f_sum_q[m] = log_f_sum_q[i_b, i_r + m, i_h]
                         b_log_f_sum_q_low[m] = log_f_sum_q_low[i_b, i_r + m, i_h]
                         b_log_f_sum_q_apart[m] = (
                             b_log_f_sum_q[m] - anchor_log_f_sum_q + b_log_f_sum_q_low[m]
                         )
-                        b_shift[m] = (
-                            T.if_then_else(
-                                b_lse[m] == -T.infinity("float32"), T.infinity("float32"), b_lse[m]
-                            )
-                            - b_log_f_sum_q_apart[m]
-                        )
-                        b_shift[m] = b_shift[m] * 1.4426950408889634
+                        b_shift[m] = b_lse[m] - b_log_f_sum_q_apart[m] * 1.4426950408889634
                         b_delta[m] = delta[i_b, i_r + m, i_h]
                     T.copy(q[i_b, i_r : i_r + BM, i_h, 0:BD0], b_q, disable_tma=True)
                     T.gemm(b_k, b_q, b_s, transpose_B=True, clear_accum=True)

@@ -11,21 +11,7 @@ def floor_div(a, b):
     return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_c_b",
-        "s_c_h",
-        "s_lse_b",
-        "s_lse_h",
-        "s_delta_b",
-        "s_delta_h",
-        "s_dc_b",
-        "s_dc_h",
-        "T_q",
-        "T_k",
-        "NN",
-    ]
-)
+@triton.jit(do_not_specialize=["s_dc_b", "s_dc_h", "T_q", "T_k", "NN"])
 def fox_bwd_columns(
     q,
     k,
@@ -37,15 +23,6 @@ def fox_bwd_columns(
     dk,
     dv,
     dc,
-    s_c_b,
-    s_c_t,
-    s_c_h,
-    s_lse_b,
-    s_lse_t,
-    s_lse_h,
-    s_delta_b,
-    s_delta_t,
-    s_delta_h,
     s_dk_b,
     s_dk_t,
     s_dk_h,
@@ -92,9 +69,8 @@ def fox_bwd_columns(
     b_dv = tl.zeros([BN, BV], tl.float32)
     start = floor_div(tl.maximum(first - shift, 0), BM) * BM
     for i_h in range(i_kv * G, i_kv * G + G):
-        p_c = c + i_b * s_c_b + tl.cast(first, tl.int64) * s_c_t + i_h * s_c_h
         # [BN]
-        b_c = tl.load(p_c + tl.arange(0, BN) * s_c_t, mask=o_n < T_k, other=0.0)
+        b_c = c.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), first]).reshape(BN)
         b_dc = tl.zeros([BN], tl.float32)
         for i_m in range(start, T_q, BM):
             o_m = i_m + tl.arange(0, BM)
@@ -102,11 +78,13 @@ def fox_bwd_columns(
             b_q = q.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m, 0]).reshape(BM, BD0)
             # [BM, BV]
             b_do = do.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m, 0]).reshape(BM, BV)
-            p_lse = lse + i_b * s_lse_b + tl.cast(i_m, tl.int64) * s_lse_t + i_h * s_lse_h
             # [BM]
-            b_lse = tl.load(p_lse + tl.arange(0, BM) * s_lse_t, mask=o_m < T_q, other=float("inf"))
-            p_delta = delta + i_b * s_delta_b + tl.cast(i_m, tl.int64) * s_delta_t + i_h * s_delta_h
-            b_delta = tl.load(p_delta + tl.arange(0, BM) * s_delta_t, mask=o_m < T_q, other=0.0)
+            b_lse = tl.where(
+                o_m < T_q,
+                lse.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m]).reshape(BM),
+                float("inf"),
+            )
+            b_delta = delta.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m]).reshape(BM)
             # [BN, BM]
             b_s = tl.where(
                 (o_n[:, None] <= (o_m + shift)[None, :]) & (o_m < T_q)[None, :],
