@@ -17,8 +17,14 @@ def gpu_section(found: Any, name: str) -> str:
     pictures = [
         f"![{variant}: time and ratio to cuDNN](benchmarks/results/{name}_{variant}.png)"
         for variant in variants(records)
+        if is_a_line(records)
     ]
     return "\n\n".join(part for part in [*parts, "\n".join(pictures)] if part)
+
+
+def is_a_line(records: Sequence[Record]) -> bool:
+    """Whether there is more than one length: time against length is a point else."""
+    return len({record["T"] for record in records}) > 1
 
 
 def heading(found: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from gnomon.benchmarks.gpu_tables import PASSES, lines_of, variants
+from gnomon.benchmarks.gpu_tables import PASSES, is_a_line, lines_of, variants
 from gnomon.benchmarks.targets import Record
 
 COLOURS = {"gnomon": "#c2571a", "cudnn": "0.3", "flash": "#3b6fb6", "flex": "#2a8a4a"}
@@ -15,9 +15,9 @@ ROWS = (("median_ms", "ms"), ("ratio_to_cudnn", "time / cuDNN's plain attention"
 
 
 def write_plots(found: Any, folder: Path, name: str) -> list[Path]:
-    """One PNG for each variant that has a kernel of ours; those of no time are left out."""
+    """One PNG for each variant with a kernel of ours; none of a single length, or of no time."""
     records, paths = found["records"], []
-    for variant in variants(records):
+    for variant in variants(records) if is_a_line(records) else ():
         figure = plot(records, variant, found["device"]["name"])
         if figure is not None:
             paths.append(folder / f"{name}_{variant}.png")

@@ -135,7 +135,7 @@ class _Explained:
         if any(stream.role == "prefix" for stream in self.made.streams):
             yield Choice(
                 "prefix sums",
-                "float64, read relative to the first row of the query tile, exact in edge tiles",
+                "float64, held as two fp32, read relative to the first row of the query tile",
                 "a difference of two large sums must not lose the small steps between them",
                 Cost(),
                 (

@@ -149,7 +149,9 @@ class Attention:
         """The text of the module for one form of call."""
         program = to_program(self.variant, positions=form.positions)
         kernels = tuple(to_kernels(a, packed=form.packed) for a in program.attentions)
-        choice = look_up(form.target, *form.widths, form.io)
+        streams = [s for a in program.attentions for s in a.streams]
+        numbers = any(s.place == "column" and s.role in ("prefix", "scalar") for s in streams)
+        choice = look_up(form.target, *form.widths, form.io, numbers=numbers)
         config = self.config or choice.config
         return print_module(
             Module(
@@ -160,7 +162,9 @@ class Attention:
                 form.io,
                 tiles_by_name(kernels, config, form.target),
                 Provenance(digest(self.variant), "gnomon.compile", installed_version()),
-                descriptors=form.descriptors,
+                # without a softmax: one crash on an H200 that is not understood (DECISIONS.md)
+                descriptors=form.descriptors
+                and all(a.normaliser == "softmax" for a in program.attentions),
             )
         )
 

@@ -78,10 +78,17 @@ class _Columns(Backward):
     def step(self, row: Side, column: Side, *, masked: bool) -> None:
         known = self.load_rows(row)
         pair = PairTile(self.frame, row, column, dict(known), anchor=row, exact=masked)
-        self.weights(pair, known, masked=masked)
+        weight = self.weights(pair, known, masked=masked)
+        if len(self.a.dots()) > 1:
+            self.add_to_values(weight, known)
         self.collect(pair)
 
     def use(self, weight: tile.Expr, known: dict[str, tile.Expr]) -> None:
-        """Add the values' gradient."""
+        """With one dot, now: with more, derivatives share values with the weights."""
+        if len(self.a.dots()) <= 1:
+            self.add_to_values(weight, known)
+
+    def add_to_values(self, weight: tile.Expr, known: dict[str, tile.Expr]) -> None:
+        """The gradient of the values."""
         product = Dot(Cast(weight, "io"), known["do"])
         self.b.set(self.dv, self.b.op("+", self.dv, product))
