@@ -162,9 +162,7 @@ class Attention:
                 form.io,
                 tiles_by_name(kernels, config, form.target),
                 Provenance(digest(self.variant), "gnomon.compile", installed_version()),
-                # without a softmax: one crash on an H200 that is not understood (DECISIONS.md)
-                descriptors=form.descriptors
-                and all(a.normaliser == "softmax" for a in program.attentions),
+                descriptors=form.descriptors,
             )
         )
 

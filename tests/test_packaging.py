@@ -29,7 +29,9 @@ def test_every_package_is_listed() -> None:
 
 
 def test_every_module_lies_in_a_package() -> None:
-    strays = [path for path in sources(*PARTS) if not (path.parent / "__init__.py").exists()]
+    # generated files are for other repositories: nothing imports them here
+    parts = [part for part in PARTS if part != "kernels_generated"]
+    strays = [path for path in sources(*parts) if not (path.parent / "__init__.py").exists()]
     assert strays == []
 
 

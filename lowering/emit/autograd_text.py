@@ -45,6 +45,8 @@ class AutogradPrinter:
     fwd: Launched
     bwd_rows: Launched | None
     bwd_columns: Launched
+    near_tiles: bool = False
+    """Whether offsets inside of a tile have 32 bits: tensors that reach further are copied."""
 
     @property
     def name(self) -> str:
@@ -105,6 +107,10 @@ class AutogradPrinter:
     def _forward(self) -> list[str]:
         lines = [f"{INDENT}@staticmethod"]
         lines += statement("def forward", call("", *map(atom, ["ctx", *self.arguments])), 1, ":")
+        if self.near_tiles:
+            names = ", ".join([*(s.name for s in self.streams if s.role == "dot"), "v"])
+            several = f"{names} = map(within_reach, ({names}))"
+            lines += [f"{INDENT * 2}{several if ',' in names else 'v = within_reach(v)'}"]
         results = ", ".join(t.name for t in self.fwd.outputs)
         lines += statement(f"{results} = ", self._launched(self.fwd), 2)
         lines += statement("", call("ctx.save_for_backward", *map(atom, self.kept)), 2)
@@ -126,6 +132,7 @@ class AutogradPrinter:
         lines += [f"{INDENT * 2}refuse_second_derivative()"]
         kept = self.kept if len(self.kept) > 1 else [f"({self.kept[0]},)"]
         lines += _spread("", kept, " = ctx.saved_tensors")
+        lines += [f"{INDENT * 2}do = within_reach(do)"] * self.near_tiles
         lines += self._delta()
         formed = {t.name for half, _ in self._halves() for t in half.outputs}
         sink = self.attention.sink

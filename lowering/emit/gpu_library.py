@@ -4,6 +4,12 @@ What is a line of torch elsewhere is a kernel here where memory would be read se
 """
 
 SOURCES = {
+    "within_reach": '''
+def within_reach(x):
+    """x [batch, time, heads, width], copied where an offset inside of a tile has over 31 bits."""
+    reach = 256 * abs(x.stride(1)) + x.shape[-1] * abs(x.stride(-1))
+    return x if reach < 2**31 else x.contiguous()
+''',
     "row_dot_on_gpu": '''
 @triton.jit(do_not_specialize=["s_a_b", "s_a_h", "s_b_b", "s_b_h", "T", "H"])
 def row_dots(

@@ -162,25 +162,24 @@ class LaunchPrinter:
 
     def _launches(self) -> list[str]:
         """One launch for each form of the kernel, under its condition."""
-        padded, packed, described = (
-            self.launched.padded,
-            self.launched.packed,
-            self.launched.described,
-        )
-        forms: list[tuple[str, tile.Kernel]] = []
+        padded, packed = self.launched.padded, self.launched.packed
+        described = self.launched.described
+        forms: list[tuple[Code | None, tile.Kernel]] = []
         if packed is not None:
-            forms.append(("call.cu_seqlens_q is not None", packed))
+            forms.append((atom("call.cu_seqlens_q is not None"), packed))
         if described is not None:
             names = triton_descriptors.described_tensors(described)
-            forms.append((f"has_descriptors({', '.join(names)})", described))
+            forms.append((call("has_descriptors", *map(atom, names)), described))
         if padded is not None:
-            forms.append(("", padded))
+            forms.append((None, padded))
         if len(forms) == 1:
             return self._launch(forms[0][1], 1)
         lines = []
         for place, (condition, kernel) in enumerate(forms):
-            word = "else" if place == len(forms) - 1 else "elif" if place else "if"
-            lines += [f"{INDENT}{word}{f' {condition}' if word != 'else' else ''}:"]
+            if condition is None or place == len(forms) - 1:
+                lines.append(f"{INDENT}else:")
+            else:
+                lines += statement("elif " if place else "if ", condition, 1, ":")
             lines += self._launch(kernel, 2)
         return lines
 

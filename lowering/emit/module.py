@@ -66,6 +66,11 @@ class Module:
     jit: bool = True
     descriptors: bool = False
 
+    @property
+    def by_descriptor(self) -> bool:
+        """Whether it has kernels with descriptors; why for a softmax alone: DECISIONS.md."""
+        return self.descriptors and all(a.normaliser == "softmax" for a in self.program.attentions)
+
 
 def print_module(module: Module) -> str:
     """The text of the file; it is valid Python, as `ruff format` would set it."""
@@ -97,7 +102,7 @@ def _kernels(module: Module) -> list[tile.Kernel]:
     """Every kernel of the file under its name."""
     padded = [kernel for kernels in module.padded for kernel in kernels.all()]
     packed = [packed_name(kernel) for kernels in module.packed for kernel in kernels.all()]
-    described = [described_form(kernel) for kernel in padded] if module.descriptors else []
+    described = [described_form(kernel) for kernel in padded] if module.by_descriptor else []
     return [*padded, *packed, *(kernel for kernel in described if kernel is not None)]
 
 
@@ -111,7 +116,8 @@ def _autograd(module: Module) -> list[AutogradPrinter]:
         fwd, rows, columns = halves
         assert fwd is not None
         assert columns is not None
-        printers.append(AutogradPrinter(attention, fwd, rows, columns))
+        near = module.target == "triton"
+        printers.append(AutogradPrinter(attention, fwd, rows, columns, near))
     return printers
 
 
@@ -123,7 +129,7 @@ def _launched(
     other = getattr(packed, name) if packed else None
     if plain is None and other is None:
         return None
-    described = described_form(plain) if plain and module.descriptors else None
+    described = described_form(plain) if plain and module.by_descriptor else None
     return Launched(plain, packed_name(other) if other else None, described)
 
 
@@ -159,6 +165,7 @@ def _library(module: Module, values: Body) -> list[str]:
     if any(kernel.name.endswith("_tma") for kernel in _kernels(module)):
         found |= {"described", "has_descriptors"}
     if module.target == "triton":
+        found.add("within_reach")
         found = {own for name in found for own in gpu_library.INSTEAD.get(name, (name,))}
     return functions(found)
 

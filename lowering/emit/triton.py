@@ -5,8 +5,9 @@
 A kernel has the tensors as arguments, then the strides it uses, the scalars, and as `tl.constexpr`
 the true widths and the tunables. Its grid has one dimension, in which the first axis runs fastest.
 A pointer is a 64-bit scalar part plus 32-bit offsets inside the tile: extent * stride must stay
-below 2^31 along every axis. Loads have masks from their limits; there are no block pointers, no
-flags and no atomics. 16-bit tiles are f32 in all arithmetic but products.
+below 2^31 along every axis, for which a launcher copies what reaches further. Loads have masks from
+their limits; there are no block pointers, no flags and no atomics. 16-bit tiles are f32 in all
+arithmetic but products.
 """
 
 import ast

@@ -5,7 +5,7 @@ kernel takes rows of one head, from some row on, up to the end of the tensor:
 
     x = x.transpose(1, 2)                                                at the launch
     q = TensorDescriptor(x, x.shape, x.stride(), [1, 1, BM, BD0])
-    b_q = q.load([i_b, i_h, i_r, 0]).reshape(BM, BD0)                    in the kernel
+    b_q = tl.reshape(q.load([i_b, i_h, i_r, 0]), BM, BD0)                in the kernel
 
 A tensor [batch, time, head] gives rows of numbers in the same way; a plain load of them is copied
 by every thread for itself, as often as the layout of the scores repeats it.
@@ -59,7 +59,7 @@ def load(expressions: Expressions, access: Load, block: Block) -> Code:
     places += [number(0)] * (len(access.index) - 3)
     listed = atom(f"[{', '.join(map(str, places))}]")
     loaded = call(f"{access.tensor.name}.load", listed)
-    made = call(f"{loaded}.reshape", *map(atom, block.extents))
+    made = call("tl.reshape", loaded, *map(atom, block.extents))
     mask = None if access.fill == 0 else expressions.mask(access.index, access.limits)
     return made if mask is None else call("tl.where", mask, made, number(float(access.fill)))
 

@@ -23,6 +23,7 @@ from gnomon.runtime.commands.variants import Variant, find
 EXAMPLES = examples(
     ("gnomon export fox --to DIR", "for CPU and GPU"),
     ("gnomon export fox --to DIR --target triton", "for a GPU alone"),
+    ("gnomon export fox --to DIR --gpu h200", "with what an H200 copies by hardware"),
     ("gnomon export fox --to DIR --licence FILE", "its text heads each file"),
     ("gnomon export fox --to DIR --test", "and run the tests there"),
 )
@@ -32,6 +33,10 @@ TARGETS = ("numba", "triton")
 Licence = Annotated[
     Path | None,
     typer.Option("--licence", metavar="FILE", help="A header for every file.", exists=True),
+]
+
+Gpu = Annotated[
+    str, typer.Option("--gpu", metavar="NAME", help="Kernels of this GPU too, as h200.")
 ]
 
 
@@ -44,6 +49,7 @@ def export(
     target: Annotated[
         str, typer.Option("--target", metavar="TARGETS", help="numba, triton or both.")
     ] = "numba,triton",
+    gpu: Gpu = "",
     licence: Licence = None,
     test: Annotated[bool, typer.Option("--test", help="Run the exported tests.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The files, as an object.")] = False,
@@ -59,7 +65,8 @@ def export(
     unknown = [name for name in targets if name not in TARGETS]
     if unknown or not targets:
         raise InputError("--target", " or ".join((*TARGETS, ",".join(TARGETS))), repr(target))
-    written = write(find(variant).node, to, targets, licence, _command(variant, to, target))
+    command = _command(variant, to, target, gpu)
+    written = write(find(variant).node, to, targets, licence, command, gpu)
     passed = run_tests(to, quiet=as_json) if test else None
     if as_json:
         write_json({"files": [str(path) for path in written], "tests_passed": passed})
@@ -76,16 +83,21 @@ def export(
 
 
 def write(
-    node: Node, folder: Path, targets: list[str], licence: Path | None, command: str
+    node: Node, folder: Path, targets: list[str], licence: Path | None, command: str, gpu: str = ""
 ) -> list[Path]:
-    """Write the files; their paths. Raises UnsupportedError where no lowering exists."""
+    """Write the files; their paths. Raises UnsupportedError where no lowering exists.
+
+    For a `gpu` that copies tiles by hardware there are kernels that let it, beside the others.
+    """
     from gnomon.dsl.show import digest
     from gnomon.lowering.emit.module import Module, Provenance
     from gnomon.lowering.export.standalone import Standalone, write_standalone
     from gnomon.lowering.pipelines import lower
     from gnomon.runtime.compile import installed_version, tiles_by_name
     from gnomon.runtime.configs import look_up
+    from gnomon.runtime.reports import gpu as find_gpu
 
+    descriptors = bool(gpu) and find_gpu(gpu).has_descriptors
     padded, packed = lower(node), lower(node, packed=True)
     text = licence.read_text() if licence is not None else ""
     origin = Provenance(digest(node), command, installed_version(), text)
@@ -93,16 +105,21 @@ def write(
     for name in targets:
         target: Any = name
         tiles = tiles_by_name(padded.kernels, look_up(name, 64, 64).config, target)
+        kernels = padded.kernels, packed.kernels
+        by_descriptor = descriptors and name == "triton"
         modules.append(
-            Module(padded.program, padded.kernels, packed.kernels, target, "f32", tiles, origin)
+            Module(
+                padded.program, *kernels, target, "f32", tiles, origin, descriptors=by_descriptor
+            )
         )
     return write_standalone(Standalone(modules), folder)
 
 
-def _command(variant: str, to: Path, target: str) -> str:
+def _command(variant: str, to: Path, target: str, gpu: str) -> str:
     """What writes the files anew; the folder by its name, since a path belongs to one machine."""
     name = Path(variant).name if ".py" in variant else variant
     chosen = "" if target == ",".join(TARGETS) else f" --target {target}"
+    chosen += f" --gpu {gpu}" if gpu else ""
     return f"gnomon export {name} --to {to.name or '.'}{chosen}"
 
 

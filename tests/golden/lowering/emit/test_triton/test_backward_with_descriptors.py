@@ -60,9 +60,9 @@ def fox_bwd_columns(
     o_n = first + tl.arange(0, BN)
     shift = T_k - T_q
     # [BN, BD0]
-    b_k = k.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), first, 0]).reshape(BN, BD0)
+    b_k = tl.reshape(k.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), first, 0]), BN, BD0)
     # [BN, BV]
-    b_v = v.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), first, 0]).reshape(BN, BV)
+    b_v = tl.reshape(v.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), first, 0]), BN, BV)
     # [BN, BD0]
     b_dk = tl.zeros([BN, BD0], tl.float32)
     # [BN, BV]
@@ -70,21 +70,27 @@ def fox_bwd_columns(
     start = floor_div(tl.maximum(first - shift, 0), BM) * BM
     for i_h in range(i_kv * G, i_kv * G + G):
         # [BN]
-        b_c = c.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), first]).reshape(BN)
+        b_c = tl.reshape(c.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), first]), BN)
         b_dc = tl.zeros([BN], tl.float32)
         for i_m in range(start, T_q, BM):
             o_m = i_m + tl.arange(0, BM)
             # [BM, BD0]
-            b_q = q.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m, 0]).reshape(BM, BD0)
+            b_q = tl.reshape(
+                q.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m, 0]), BM, BD0
+            )
             # [BM, BV]
-            b_do = do.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m, 0]).reshape(BM, BV)
+            b_do = tl.reshape(
+                do.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m, 0]), BM, BV
+            )
             # [BM]
             b_lse = tl.where(
                 o_m < T_q,
-                lse.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m]).reshape(BM),
+                tl.reshape(lse.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m]), BM),
                 float("inf"),
             )
-            b_delta = delta.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m]).reshape(BM)
+            b_delta = tl.reshape(
+                delta.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m]), BM
+            )
             # [BN, BM]
             b_s = tl.where(
                 (o_n[:, None] <= (o_m + shift)[None, :]) & (o_m < T_q)[None, :],
