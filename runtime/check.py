@@ -135,7 +135,9 @@ def compare(
     inputs = {x.name: x for x in variant.inputs}
     records = []
     for name, expected in wanted.items():
-        ratio, note = difference(expected, made[name])
+        given = inputs.get(name.removeprefix("d"))
+        floor = FLOOR if given is None or given.place != "constant" else shared_floor(wanted["out"])
+        ratio, note = difference(expected, made[name], floor)
         limit = bound(name, case.dtype, inputs)
         records.append(Record(case.name, case.dtype, name, ratio, limit, note))
     return records
@@ -181,7 +183,14 @@ def results(
     return named | {f"d{name}": x for name, x in zip(real, gradients, strict=True)}
 
 
-def difference(expected: Tensor | None, actual: Tensor | None) -> tuple[float, str]:
+def shared_floor(out: Tensor | None) -> float:
+    """The floor of a parameter that all rows share: it and their roundings grow like sqrt(rows)."""
+    return FLOOR if out is None else FLOOR * math.sqrt(max(out.shape[0] * out.shape[1], 1))
+
+
+def difference(
+    expected: Tensor | None, actual: Tensor | None, floor: float = FLOOR
+) -> tuple[float, str]:
     """The relative RMS error, and what else is wrong: nothing there, another shape, NaN."""
     if expected is None or actual is None:
         return (
@@ -196,7 +205,7 @@ def difference(expected: Tensor | None, actual: Tensor | None) -> tuple[float, s
     if not torch.equal(a[infinite], e[infinite]):
         return math.inf, "infinities stand in other places"
     a, e = a[~infinite], e[~infinite]
-    return rms(a - e) / max(rms(e), FLOOR), ""
+    return rms(a - e) / max(rms(e), floor), ""
 
 
 def _one_is_missing(expected: Tensor | None, actual: Tensor | None) -> tuple[float, str]:

@@ -41,8 +41,10 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "damping": (1.0, 2.0),
     "dt": (0.1, 1.0),
     "f": (0.1, 0.9),
-    # a negative one gives all weight to the farthest key, whose score then holds no digits of ds
+    # rates of a distance: below 0 the farthest key gets all weight, do . v - do . o cancels, and
+    # what is left of its digits is multiplied by the distance
     "omega": (0.0, 1.0),
+    "slope": (0.0, 1.0),
     "r1": (0.2, 1.0),
     "r2": (0.2, 1.5),
     "stretch": (1.0, 4.0),

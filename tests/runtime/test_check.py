@@ -21,6 +21,7 @@ from gnomon.runtime.check import (
     function_under_test,
     in_poison,
     poisoned_memory,
+    shared_floor,
 )
 from gnomon.runtime.grid import Case, cases
 from gnomon.runtime.sample import Shape
@@ -112,6 +113,8 @@ def test_differences_are_relative_and_above_a_floor() -> None:
     ones = torch.ones(4)
     assert difference(ones, ones * 1.5) == (0.5, "")
     assert difference(ones * 0, ones * 1e-3)[0] == pytest.approx(1e-3 / FLOOR)
+    assert difference(ones * 0, ones * 1e-3, 0.5)[0] == pytest.approx(2e-3)
+    assert shared_floor(torch.zeros(2, 50, 3, 4)) == pytest.approx(10 * FLOOR)
     dead = torch.tensor([1.0, -math.inf])
     assert difference(dead, dead) == (0.0, "")
     assert difference(dead, ones[:2])[1] == "infinities stand in other places"
