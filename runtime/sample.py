@@ -195,7 +195,7 @@ class Sampler:
         size = self.shape.of(given)
         if given.element == "int":
             return self._integers(given, size, roles, random)
-        if given.name in roles.decays and self.far:
+        if given.name in roles.decays and self.far and given.name not in RANGES:
             small = -0.05 * torch.rand(size, generator=random, dtype=torch.float64)
             is_cut = torch.rand(size, generator=random) < 0.02
             return torch.where(is_cut, -40.0, small)
