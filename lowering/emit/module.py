@@ -80,7 +80,7 @@ def print_module(module: Module) -> str:
     kernels = _kernels(module)
     positions = _takes_positions(module, signature)
     code = [
-        *_library(module, values),
+        *_library(module, values, kernels),
         *_printed_kernels(module, kernels),
         *("\n".join(_launch(module, launched)) for p in printers for launched in _launches(p)),
         *("\n".join(printer.lines()) for printer in printers),
@@ -155,14 +155,14 @@ def _printed_kernels(module: Module, kernels: Sequence[tile.Kernel]) -> list[str
     return [*(triton_helpers.source(name) for name in names), *(part.source for part in parts)]
 
 
-def _library(module: Module, values: Body) -> list[str]:
+def _library(module: Module, values: Body, kernels: Sequence[tile.Kernel]) -> list[str]:
     found = helpers(values, is_given=_takes_positions(module, values.signature))
     found.add("refuse_second_derivative")
     found |= {"array", "cdiv", "run"} if module.target == "numba" else {"padded_width", "device_of"}
     found |= {"when_called"} if module.target == "numba" and module.jit else set()
     if any(a.normaliser != "weighted_sum" for a in module.program.attentions):
         found |= {"along_time", "row_dot"}
-    if any(kernel.name.endswith("_tma") for kernel in _kernels(module)):
+    if any(kernel.name.endswith("_tma") for kernel in kernels):
         found |= {"described", "has_descriptors"}
     if module.target == "triton":
         found.add("within_reach")

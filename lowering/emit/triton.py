@@ -83,8 +83,7 @@ def printed(kernel: tile.Kernel, *, descriptors: bool = False) -> Printed:
         for extent, name in printer.expressions.channels.items()
     ]
     lines = [line for item in _read(printer.out) for line in item.lines]
-    blocks = {name: block.extents for name, block in printer.described.items()}
-    given = arguments(kernel, printer.expressions.strides, blocks)
+    given = arguments(kernel, printer.expressions.strides, printer.described)
     opening = [
         *_decorator([a.name for a in given if a.varies]),
         f"def {kernel.name}(",

@@ -17,7 +17,6 @@ of a generated module says which tensors a GPU can copy so.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from gnomon.lowering import tile
 from gnomon.lowering.emit.text import Code, atom, call
@@ -28,11 +27,8 @@ from gnomon.lowering.tile import Expr, Load, Ref
 _TIMES = {"time_q": "T_q", "time_k": "T_k"}
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The extents of the tiles of a tensor: rows and channels, or rows of numbers."""
-
-    extents: tuple[str, ...]
+Block = tuple[str, ...]
+"""The extents of the tiles of a tensor: rows and channels, or rows of numbers."""
 
 
 def described_tensors(kernel: tile.Kernel) -> dict[str, Block]:
@@ -59,7 +55,7 @@ def load(expressions: Expressions, access: Load, block: Block) -> Code:
     places += [number(0)] * (len(access.index) - 3)
     listed = atom(f"[{', '.join(map(str, places))}]")
     loaded = call(f"{access.tensor.name}.load", listed)
-    made = call("tl.reshape", loaded, *map(atom, block.extents))
+    made = call("tl.reshape", loaded, *map(atom, block))
     mask = None if access.fill == 0 else expressions.mask(access.index, access.limits)
     return made if mask is None else call("tl.where", mask, made, number(float(access.fill)))
 
@@ -87,10 +83,10 @@ def _block(expressions: Expressions, access: Load) -> Block | None:
     if not (scalars and whole) or height is None:
         return None
     if len(index) == 3:
-        return Block((height,))
+        return (height,)
     offset, channels = expressions.split(index[3])
     width = expressions.extent(channels)
-    return Block((height, width)) if offset is None and width is not None else None
+    return (height, width) if offset is None and width is not None else None
 
 
 def _loads(

@@ -30,7 +30,6 @@ from gnomon.lowering.tile import (
     Cast,
     Dot,
     Full,
-    Number,
     Reduce,
     Ref,
     Scatter,
@@ -40,7 +39,6 @@ from gnomon.lowering.tile import (
     type_of,
 )
 
-INFINITY = Number(float("inf"))
 _UNBOUNDED = frozenset(("/", "**", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt"))
 
 
