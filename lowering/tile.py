@@ -260,6 +260,9 @@ class Kernel:
     """The two extents of a score tile, the stationary one first."""
     widths: tuple[tuple[str, str], ...] = field(default=())
     """(padded tunable, true width scalar) pairs, e.g. ("BD0", "D0")."""
+    fuses: bool = True
+    """Whether a target may round a product and a sum once. Not where a row statistic of scores is
+    taken off them again: masked and whole tiles must give a score the same digits."""
 
 
 # ---- types

@@ -224,6 +224,7 @@ class LaunchPrinter:
         args += [keyword(x.name, atom(self._number(x.name, kernel))) for x in sizes]
         options = [k for k in ("num_warps", "num_stages") if k in self.tiles]
         args += [keyword(k, atom(str(self.tiles[k]))) for k in options]
+        args += [] if kernel.fuses else [keyword("enable_fp_fusion", atom("False"))]
         grid = self._grid(kernel)
         lines = statement("grid = ", grid, depth)
         lines += [f"{INDENT * depth}if grid:"]

@@ -61,7 +61,8 @@ class _Forward:
         self.stream_keys(first)
         b.blank()
         extra = self.finish()
-        return frame.kernel("fwd", self.a.name, extra, "NM")
+        measured = self.a.normaliser == "softmax" or self.a.exponent is not None
+        return frame.kernel("fwd", self.a.name, extra, "NM", fuses=not measured)
 
     # -- carried state
 

@@ -110,7 +110,9 @@ class Frame:
         """One number a row: [batch, time_q, head]."""
         return Tensor(name, ("batch", "time_q", "head"), "f32", mode)
 
-    def kernel(self, suffix: str, doc: str, extra: list[Tensor], counted: str) -> Kernel:
+    def kernel(
+        self, suffix: str, doc: str, extra: list[Tensor], counted: str, *, fuses: bool = True
+    ) -> Kernel:
         """The finished kernel; `counted` is the name of its number of blocks (NM or NN)."""
         offsets = [Tensor(f"cu_seqlens_{x}", ("offset",), "i32", "in") for x in "qk"]
         hosts = [Scalar(s.name, "f32") for s in self.attention.streams if s.role == "host"]
@@ -136,7 +138,8 @@ class Frame:
         ]
         name = f"{self.attention.name}_{suffix}"
         body, order = tuple(self.block.body), self.block.order
-        return Kernel(name, doc, tuple(params), self._grid(counted), body, order, padded)
+        grid = self._grid(counted)
+        return Kernel(name, doc, tuple(params), grid, body, order, padded, fuses)
 
     def _grid(self, counted: str) -> tuple[tuple[str, Expr], ...]:
         sequences = ("i_s" if self.packed else "i_b", scalar("B"))
