@@ -83,7 +83,7 @@ class Block:
 
     @contextmanager
     def loop(
-        self, index: str, start: Operand, stop: Operand, step: Operand, stages: int = 1
+        self, index: str, start: Operand, stop: Operand, step: Operand, stages: int = 0
     ) -> Iterator[Ref]:
         """A loop over range(start, stop, step); names made inside are free again afterwards."""
         outer, names = self.body, set(self.names)

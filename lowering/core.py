@@ -87,7 +87,7 @@ class Given(Expr):
     """A value that the schedule forms itself: a cotangent of the pair, a row statistic."""
 
     name: str
-    place: Literal["row", "pair"]
+    place: Literal["row", "column", "pair"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,7 +28,7 @@ from gnomon.lowering.tile import (
 )
 
 _MODES: dict[type, tuple[str, ...]] = {
-    Load: ("in",),
+    Load: ("in", "made"),
     Store: ("out", "inout"),
     Scatter: ("inout",),
 }

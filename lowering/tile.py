@@ -20,7 +20,7 @@ operands share; `Reduce` folds a name away.
 An index is one scalar or tile for each axis of the tensor; `limits` says axis by axis below which
 bound an element exists (None: always). What lies outside reads as `fill` and is never stored.
 Every load of a loop body is a load of that iteration: `For.stages` says how many iterations ahead a
-target may start it, and its consumers are the statements that name it.
+target may start it (0: as many as the launch says), and its consumers are the statements that name it.
 """
 
 from collections.abc import Iterator
@@ -46,12 +46,15 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor in memory with any strides; axes are named, e.g. ("batch", "time_q", "head")."""
+    """A tensor in memory with any strides; axes are named, e.g. ("batch", "time_q", "head").
+
+    The launch makes what is "made" from what is "in" (`Kernel.made`).
+    """
 
     name: str
     axes: tuple[str, ...]
     dtype: DType
-    mode: Literal["in", "out", "inout"]
+    mode: Literal["in", "out", "inout", "made"]
     doc: str = ""
 
 
@@ -199,7 +202,7 @@ class For(Stmt):
     stop: Expr
     step: Expr
     body: tuple[Stmt, ...]
-    stages: int = 1
+    stages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,22 @@ class Blank(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """What a launch makes of a prefix sum x = high + low, in units of log 2, tile by tile.
+
+    tensor_t = base_t + (x_a - x_t) / ln 2 with a the first or the last row of t's tile of `extent`
+    rows; without a base, 0 stands for it.
+    """
+
+    tensor: str
+    high: str
+    low: str
+    extent: str
+    anchor: Literal["first", "last"]
+    base: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """A kernel: one program for every point of the grid (axes named, the first runs fastest)."""
 
@@ -263,6 +282,7 @@ class Kernel:
     fuses: bool = True
     """Whether a target may round a product and a sum once. Not where a row statistic of scores is
     taken off them again: masked and whole tiles must give a score the same digits."""
+    made: tuple[Made, ...] = ()
 
 
 # ---- types

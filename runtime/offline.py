@@ -124,7 +124,7 @@ def specialise(
 
     The last stride of a tensor is 1, and so a constant, where the kernel is specialised on it;
     pointers are aligned to 16 bytes, and the other strides of a tensor that has channels are
-    multiples of 16. `constants` gives the tunables and true widths.
+    multiples of 16, and so is the shift. `constants` gives the tunables and true widths.
     """
     types = {"io": io, "f32": "fp32", "f64": "fp64", "i32": "i32", "i64": "i64", "bool": "i1"}
     signature: dict[str, str] = {}
@@ -142,10 +142,12 @@ def specialise(
                 signature[a.name], constexprs[a.name] = "constexpr", 1
             case "stride":
                 signature[a.name] = "i32"
-                if a.has_channels:
+                if a.is_even:
                     divisible.append(a.name)
             case "scalar":
                 signature[a.name] = types[a.dtype]
+                if a.name == "shift":
+                    divisible.append(a.name)
             case "constexpr":
                 signature[a.name], constexprs[a.name] = "constexpr", constants[a.name]
     return Specialisation(signature, constexprs, tuple(divisible))

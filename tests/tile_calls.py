@@ -17,7 +17,7 @@ from gnomon.dsl.nodes import At, Variant
 from gnomon.dsl.signature import call_inputs
 from gnomon.lowering.core import Attention, Stream
 from gnomon.lowering.pipelines import Kernels, to_kernels, to_program
-from gnomon.lowering.tile import Kernel, Scalar, Tunable
+from gnomon.lowering.tile import Kernel, Made, Scalar, Tunable
 from gnomon.lowering.tile import Tensor as Memory
 
 PLACE_TIME = {"row": "time_q", "column": "time_k"}
@@ -75,11 +75,14 @@ class Launch:
         """Allocate the outputs (NaN where the kernel must write all of it) and run."""
         numbers: dict[str, Any] = {}
         for param in kernel.params:
-            if isinstance(param, Memory) and param.mode == "in":
+            if isinstance(param, Memory) and param.mode == "made":
+                (made,) = (each for each in kernel.made if each.tensor == param.name)
+                self.memory[param.name] = self.made(made)
+            if isinstance(param, Memory) and param.mode in ("in", "made"):
                 for axis, size in zip(param.axes, self.memory[param.name].shape, strict=True):
                     assert self.axes.setdefault(axis, size) == size, (param.name, axis)
         for param in kernel.params:
-            if isinstance(param, Memory) and param.mode != "in":
+            if isinstance(param, Memory) and param.mode in ("out", "inout"):
                 self.memory[param.name] = self.output(param)
             elif isinstance(param, Scalar):
                 numbers[param.name] = self.number(param.name)
@@ -87,6 +90,22 @@ class Launch:
                 numbers[param.name] = self.tunable(kernel, param.name)
         numbers["B"] = self.axes["sequence"]
         run(kernel, self.memory, numbers)
+
+    def made(self, made: Made) -> Array:
+        """A prefix sum from each token to the first or last of its tile, in units of log 2."""
+        x = self.memory[made.high].astype(np.float64) + self.memory[made.low]
+        rows = self.tunable_of(made.extent)
+        anchors = np.arange(x.shape[1]) // rows * rows
+        if made.anchor == "last":
+            anchors = np.minimum(anchors + rows, x.shape[1]) - 1
+        apart = (x[:, anchors] - x) / math.log(2.0)
+        if not made.base:
+            return apart.astype(np.float32)
+        base = self.memory[made.base]
+        return (base + apart.repeat(base.shape[2] // x.shape[2], 2)).astype(np.float32)
+
+    def tunable_of(self, extent: str) -> int:
+        return {"BM": self.tiles.BM, "BN": self.tiles.BN}[extent]
 
     def output(self, param: Memory) -> Array:
         """Zeros where the kernel adds, NaN where it must write everything."""
@@ -96,6 +115,7 @@ class Launch:
     def number(self, name: str) -> float:
         heads = {"H": self.axes["head"], "G": self.axes["head"] // self.axes["kv_head"]}
         times = {"T_q": self.axes["time_q"], "T_k": self.axes["time_k"]}
+        times["shift"] = times["T_k"] - times["T_q"]
         blocks = {"NM": self.axes["block"], "NN": -(-self.longest[1] // self.tiles.BN)}
         known = {**heads, **times, **blocks, **self.scalars}
         return known[name] if name in known else self.axes[name]

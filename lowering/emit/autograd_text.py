@@ -153,7 +153,9 @@ class AutogradPrinter:
         if self.has_lse:
             lines += [f"{INDENT * 2}dead = lse == -torch.inf"]
             lines += [f"{INDENT * 2}dlse = dlse.masked_fill(dead, 0.0)"]
-            lines += [f"{INDENT * 2}lse_log2 = lse.masked_fill(dead, torch.inf) * {LOG2E}"]
+            lines += [
+                f"{INDENT * 2}lse_log2 = along_time(lse.masked_fill(dead, torch.inf) * {LOG2E})"
+            ]
         if self.attention.normaliser != "weighted_sum":
             lines += remark(_WHY_EXACT, 2) if self.kept_o == "o_exact" else []
             less = " - dlse" if self.has_lse else ""

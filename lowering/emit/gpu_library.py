@@ -10,6 +10,82 @@ def within_reach(x):
     reach = 256 * abs(x.stride(1)) + x.shape[-1] * abs(x.stride(-1))
     return x if reach < 2**31 else x.contiguous()
 ''',
+    "sum_by_tile_on_gpu": '''
+@triton.jit(do_not_specialize=["T"])
+def sums_by_tile(
+    high,
+    low,
+    base,
+    out,
+    s_x_b,
+    s_x_h,
+    s_b_b,
+    s_b_h,
+    s_o_b,
+    s_o_h,
+    T,
+    H,
+    G,
+    ROWS: tl.constexpr,
+    LAST: tl.constexpr,
+    HAS_BASE: tl.constexpr,
+    BT: tl.constexpr,
+):
+    """out_t = base_t + (x_a - x_t) / ln 2, a the last or the first token of t's tile."""
+    i_h = (tl.program_id(0) % H).to(tl.int64)
+    i_b = (tl.program_id(0) // H).to(tl.int64)
+    o_t = tl.program_id(1) * BT + tl.arange(0, BT)
+    o_a = o_t // ROWS * ROWS
+    if LAST:
+        o_a = tl.minimum(o_a + ROWS, T) - 1
+    start = i_b * s_x_b + i_h // G * s_x_h
+    inside = o_t < T
+    b_high = tl.load(high + start + o_t, mask=inside, other=0.0)
+    b_low = tl.load(low + start + o_t, mask=inside, other=0.0)
+    a_high = tl.load(high + start + o_a, mask=inside, other=0.0)
+    a_low = tl.load(low + start + o_a, mask=inside, other=0.0)
+    b_out = ((a_high - b_high) + (a_low - b_low)) * 1.4426950408889634
+    if HAS_BASE:
+        b_out += tl.load(base + i_b * s_b_b + i_h * s_b_h + o_t, mask=inside, other=0.0)
+    tl.store(out + i_b * s_o_b + i_h * s_o_h + o_t, b_out, mask=inside)
+
+
+def sum_by_tile(high, low, rows, base, last):
+    """[batch, time, head], like the sums of a head laid along time."""
+    B, T, H = (high if base is None else base).shape
+    steps = triton.cdiv(T, 16) * 16
+    out = torch.empty(B, H, steps, dtype=torch.float32, device=high.device)[..., :T].transpose(1, 2)
+    if out.numel():
+        like = high if base is None else base
+        with device_of(high):
+            sums_by_tile[(B * H, triton.cdiv(T, 1024))](
+                high,
+                low,
+                like,
+                out,
+                *high.stride()[::2],
+                *like.stride()[::2],
+                *out.stride()[::2],
+                T,
+                H,
+                H // high.shape[2],
+                ROWS=rows,
+                LAST=last,
+                HAS_BASE=base is not None,
+                BT=1024,
+            )
+    return out
+
+
+def until_tile_end(high, low, rows):
+    """(x_e - x_t) / ln 2 with e the last of t's tile of tokens; x = high + low [batch, time, heads]."""
+    return sum_by_tile(high, low, rows, None, True)
+
+
+def since_tile_start(high, low, rows, base):
+    """base_t - (x_t - x_b) / ln 2 with b the first of t's tile of tokens; base [batch, time, head]."""
+    return sum_by_tile(high, low, rows, base, False)
+''',
     "row_dot_on_gpu": '''
 @triton.jit(do_not_specialize=["s_a_b", "s_a_h", "s_b_b", "s_b_h", "T", "H"])
 def row_dots(
@@ -166,6 +242,7 @@ def rotate_pairs(x, angle):
 ''',
 }
 INSTEAD = {
+    "sum_by_tile": ("sum_by_tile_on_gpu",),
     "row_dot": ("row_dot_on_gpu",),
     "rotate_half": ("rotation_on_gpu", "rotate_half_on_gpu"),
     "rotate_pairs": ("rotation_on_gpu", "rotate_pairs_on_gpu"),

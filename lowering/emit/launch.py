@@ -40,6 +40,7 @@ _CALL = {
 _NUMBERS = {
     "T_q": "call.T_q",
     "T_k": "call.T_k",
+    "shift": "call.T_k - call.T_q",
     "H": "call.H",
     "G": "call.H // call.KV",
     "B": "call.sequences",
@@ -78,7 +79,7 @@ class Launched:
     @property
     def outputs(self) -> list[tile.Tensor]:
         """What it writes."""
-        return [p for p in _tensors(self.kernel) if p.mode != "in"]
+        return [p for p in _tensors(self.kernel) if p.mode in ("out", "inout")]
 
     @property
     def hosts(self) -> list[str]:
@@ -184,6 +185,16 @@ class LaunchPrinter:
         return lines
 
     def _launch(self, kernel: tile.Kernel, depth: int) -> list[str]:
+        made = [line for each in kernel.made for line in self._made(each, depth)]
+        return made + self._started(kernel, depth)
+
+    def _made(self, made: tile.Made, depth: int) -> list[str]:
+        """A prefix sum tile by tile."""
+        given = [made.high, made.low, str(self.tiles[made.extent]), *([made.base] * bool(made.base))]
+        function = "until_tile_end" if made.anchor == "last" else "since_tile_start"
+        return statement(f"{made.tensor} = ", call(function, *map(atom, given)), depth)
+
+    def _started(self, kernel: tile.Kernel, depth: int) -> list[str]:
         if self.target == "numba":
             args = [self._numba(param, kernel) for param in kernel.params]
             return statement("", call("run", atom(kernel.name), *args), depth)

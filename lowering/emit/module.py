@@ -162,6 +162,7 @@ def _library(module: Module, values: Body, kernels: Sequence[tile.Kernel]) -> li
     found |= {"when_called"} if module.target == "numba" and module.jit else set()
     if any(a.normaliser != "weighted_sum" for a in module.program.attentions):
         found |= {"along_time", "row_dot"}
+    found |= {"sum_by_tile", "along_time"} if any(kernel.made for kernel in kernels) else set()
     if any(kernel.name.endswith("_tma") for kernel in kernels):
         found |= {"described", "has_descriptors"}
     if module.target == "triton":

@@ -195,9 +195,9 @@ class Statements:
             if isinstance(loop.start, tile.Number) and loop.start.value == 0:
                 bounds.pop(0)
         codes = [self.expressions.code(bound) for bound in bounds]
-        if loop.stages > 1:
+        if loop.stages:
             codes.append(keyword("num_stages", number(loop.stages)))
-        head = call("tl.range" if loop.stages > 1 else "range", *codes)
+        head = call("tl.range" if loop.stages else "range", *codes)
         self._put(statement(f"for {loop.index.name} in ", head, depth, ":"))
         self.body(loop.body, depth + 1)
         self.expressions.lets, self.shape = outer, ()

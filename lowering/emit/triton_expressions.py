@@ -63,6 +63,7 @@ class Expressions:
         self.padded = {extent for extent, _ in kernel.widths}
         self.helpers: set[str] = set()
         self.strides: set[str] = set()
+        self.fuses = kernel.fuses
         tensors = [p for p in kernel.params if isinstance(p, tile.Tensor) and p.dtype == "io"]
         io = min((t.name for t in tensors), key=lambda name: name != "v", default="")
         self.io = f"{io}.dtype" if io in described else f"{io}.dtype.element_ty"
@@ -240,6 +241,8 @@ class Expressions:
         fn, args = expr.fn, expr.args
         if fn == "+" and (sum_of_dots := self._dot_added(expr)) is not None:
             return sum_of_dots
+        if fn == "+" and (fused := self._fused(expr)) is not None:
+            return fused
         if fn == "**":
             return self._power(expr)
         codes = [self._operand(arg, expr) for arg in args]
@@ -291,6 +294,17 @@ class Expressions:
         if not isinstance(y, tile.Dot) or type_of(x) != type_of(y):
             return None
         return self.dot(y.a, y.b, self.code(x))
+
+    def _fused(self, expr: Op) -> Code | None:
+        """x y + z rounded once, said in so many words where the compiler is told not to do it."""
+        product, rest = expr.args
+        if not (isinstance(product, Op) and product.fn == "*"):
+            product, rest = rest, product
+        pairs = len(expr.shape) == 2 and expr.dtype == "f32"
+        if self.fuses or not (pairs and isinstance(product, Op) and product.fn == "*"):
+            return None
+        codes = [self._operand(arg, expr) for arg in (*product.args, rest)]
+        return call("tl.fma", *codes)
 
     def _rounded_down(self, expr: Op, codes: list[Code]) -> Code:
         """Division and remainder of real numbers, or of integers of any sign."""

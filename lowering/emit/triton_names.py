@@ -29,8 +29,8 @@ class Argument:
     pointer    the tensor `tensor`
     descriptor of the tensor `tensor`, which gives tiles of the extents `block`
     stride     of the axis `axis` of the tensor `tensor`, in elements; `is_unit` where it is 1
-               unless the caller's tensor is laid out otherwise, `has_channels` where the
-               tensor's last axis is a width
+               unless the caller's tensor is laid out otherwise, `is_even` where it is a
+               multiple of 16 whatever the lengths
     scalar     a number known at the launch
     constexpr  a tunable, or a true width
     """
@@ -41,7 +41,7 @@ class Argument:
     tensor: str = ""
     axis: int = 0
     is_unit: bool = False
-    has_channels: bool = False
+    is_even: bool = False
     varies: bool = False
     """Whether it changes with the lengths of the data: a new value must not compile again."""
     block: tuple[str, ...] = ()
@@ -102,15 +102,17 @@ def lengths(kernel: tile.Kernel) -> list[str]:
 def _stride(tensor: tile.Tensor, axis: int, widths: set[str]) -> Argument:
     """The argument for a stride.
 
-    Between batches or heads of a tensor with channels it is a multiple of 16 whatever the length,
-    which is worth knowing at compile time; without channels it varies.
+    Between batches or heads of a tensor with channels, or of one with a number a token that the
+    launcher laid along time, it is a multiple of 16 whatever the length: worth knowing at compile
+    time, since only then a copy takes 16 bytes. Otherwise it varies.
     """
     letter, channels = _LETTERS.get(tensor.axes[axis]), tensor.axes[-1] in widths
-    varies = not channels and letter in ("b", "h")
-    # one number a token: the launcher lays them out along time, so that a tile is one copy
+    numbers = len(tensor.axes) == 3 and tensor.axes[1] in ("time_q", "time_k")
+    is_even = channels or (numbers and tensor.mode in ("in", "made"))
+    varies = not is_even and letter in ("b", "h")
     is_unit = axis == len(tensor.axes) - 1 or (letter == "t" and len(tensor.axes) == 3)
     return Argument(
-        stride(tensor, axis), "stride", "i64", tensor.name, axis, is_unit, channels, varies
+        stride(tensor, axis), "stride", "i64", tensor.name, axis, is_unit, is_even, varies
     )
 
 

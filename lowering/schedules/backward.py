@@ -19,7 +19,7 @@ from gnomon.lowering import tile
 from gnomon.lowering.build import Block
 from gnomon.lowering.core import Anchored, Attention, PairDot, Read, Stream
 from gnomon.lowering.passes.fold_log2e import LOG2E, fold_log2e
-from gnomon.lowering.schedules.decays import decays_of
+from gnomon.lowering.schedules.decays import can_be_near, decays_of
 from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.forward import bounded, score_tile
 from gnomon.lowering.schedules.frame import Frame, Place, Side, scalar
@@ -73,6 +73,7 @@ class Backward:
         self.stationary, self.moving = self.b.order
         self.sums = collect(adjoints(attention), place)
         self.decays = decays_of(attention)
+        self.is_near = can_be_near(attention, self.decays, packed=packed)
         self.whole = self.edge = attention.weight
         if attention.normaliser == "softmax":
             self.whole = fold_log2e(attention.weight)
@@ -105,6 +106,8 @@ class Backward:
             known["edge"] = known["whole"]
             if self.decays is not None:
                 known["edge"] = self._shift(row, "b_shift_edge", lse, self.decays.rest)
+            if self.is_near and self.place == "column":
+                known["whole"] = self._near_shift(row)
         elif self.a.normaliser == "ratio":
             known |= self._ratio_rows(row)
         if self.a.normaliser != "weighted_sum":
@@ -117,6 +120,15 @@ class Backward:
             return lse
         lines = PairTile(self.frame, row, row, {})
         return self.b.let(name, self.b.op("-", lse, self.b.op("*", lines.value(left_out), LOG2E)))
+
+    def _near_shift(self, row: Side) -> tile.Expr:
+        """The same of a near tile of queries: one number of a row has its prefix sum too."""
+        assert self.decays is not None
+        assert isinstance(self.decays.moved, Anchored)
+        stream = self.decays.moved.stream
+        near = self.frame.sum_by_tile(stream, "first", self.stats["lse_log2"])
+        lse = self.b.let("b_lse_near", row.vector(near, self.frame.h))
+        return self._shift(row, "b_shift_near", lse, self.decays.rest)
 
     def _ratio_rows(self, row: Side) -> dict[str, tile.Expr]:
         b, frame = self.b, self.frame
@@ -141,15 +153,13 @@ class Backward:
         shown = None if condition is None else b.let("b_visible", condition)
         # hidden pairs have cotangent 0; a derivative that is no number there must not meet it
         self.shown = shown
-        formula = self.edge if masked else self.whole
+        formula, shift = self._logit(pair, known, masked=masked)
         pair.announce([formula, *(a for s in self.sums.values() for _, a in s.leaves)])
         product = self._meet(known["do"], self.v)
         if self.a.normaliser == "softmax":
             logit = score_tile(b, pair.value(formula), pair.shape)
-            shift = known["edge" if masked else "whole"]
             p = self._hide(b.op("exp2", b.op("-", logit, shift)), shown)
             weight = b.let("b_p", p)
-            self.use(weight, known)
             g = b.let("b_g", product)
             ds = b.op("*", weight, b.op("-", g, known["delta"]))
             pair.given["ds"] = b.let("b_ds", self._hide(ds, shown))
@@ -157,19 +167,26 @@ class Backward:
         value = self._hide(score_tile(b, pair.value(self.a.weight), pair.shape), shown)
         if self.a.normaliser == "weighted_sum":
             weight = b.let("b_w", value)
-            self.use(weight, known)
             pair.given["ds"] = b.let("b_ds", self._hide(b.let("b_g", product), shown))
             return weight
         weight = b.let("b_w", b.op("*", value, known["inverse"]))
-        self.use(weight, known)
         g = b.let("b_g", product)
         pair.given["dn"] = b.let("b_dn", self._hide(b.op("*", g, known["inverse"]), shown))
         of_sum = b.op("neg", b.op("*", known["delta"], known["slope"]))
         pair.given["dd"] = b.let("b_dd", self._hide(score_tile(b, of_sum, pair.shape), shown))
         return weight
 
-    def use(self, weight: tile.Expr, known: dict[str, tile.Expr]) -> None:
-        """What is done with the weights, before the cotangents take registers."""
+    def _logit(
+        self, pair: PairTile, known: dict[str, tile.Expr], *, masked: bool
+    ) -> tuple[Expr, tile.Expr | None]:
+        """The logit of a tile, and the log-sum-exp as it is measured there."""
+        if masked or self.a.normaliser != "softmax":
+            return self.edge, known.get("edge")
+        if not (self.is_near and self.place == "row" and self.decays is not None):
+            return self.whole, known["whole"]
+        away = pair.away(self.decays.column)
+        shift = self.b.let("b_shift_near", self.b.op("+", known["whole"], away))
+        return self.decays.near(), shift
 
     def _hide(self, x: tile.Expr, shown: tile.Expr | None) -> tile.Expr:
         return x if shown is None else self.b.op("where", shown, x, 0.0)

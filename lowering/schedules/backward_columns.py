@@ -70,7 +70,9 @@ class _Columns(Backward):
         end = b.op("+", first, BN)
         ranges = Ranges(b, Stationary("column", first, end, scalar("T_q"), shift), BM)
         whole = b.op("<=", b.op("+", first, BN), scalar("T_k"))
-        for loop in ranges.loops(self.a.mask, interior=whole):
+        for loop in ranges.loops(self.a.mask, interior=whole, aligned=self.is_near):
+            # its registers are full: numbers of rows come through shared memory, loaded ahead
+            loop = loop._replace(short=False)
             b.remark(loop.note("key"))
             with loop.walk(b, "i_r", BM) as i_r, self.frame.scope(column):
                 self.step(self.frame.moving("row", i_r, loop), column, masked=loop.masked)
@@ -79,16 +81,6 @@ class _Columns(Backward):
         known = self.load_rows(row)
         pair = PairTile(self.frame, row, column, dict(known), anchor=row, exact=masked)
         weight = self.weights(pair, known, masked=masked)
-        if len(self.a.dots()) > 1:
-            self.add_to_values(weight, known)
-        self.collect(pair)
-
-    def use(self, weight: tile.Expr, known: dict[str, tile.Expr]) -> None:
-        """With one dot, now: with more, derivatives share values with the weights."""
-        if len(self.a.dots()) <= 1:
-            self.add_to_values(weight, known)
-
-    def add_to_values(self, weight: tile.Expr, known: dict[str, tile.Expr]) -> None:
-        """The gradient of the values."""
         product = Dot(Cast(weight, "io"), known["do"])
         self.b.set(self.dv, self.b.op("+", self.dv, product))
+        self.collect(pair)

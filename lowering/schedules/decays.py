@@ -12,6 +12,12 @@ conversion of each key's sum in each of the threads that hold its column.
     whole tiles   w_ij - (D_j - D_b)        row statistics measured from D_i - D_b
     edge tiles    w_ij + (D_i - D_j)        row statistics as they are
 
+Whole tiles need not form D_j - D_b either, where their keys begin at multiples of the tile (near
+tiles). With e the last key of the tile it is (D_e - D_b) - (D_e - D_j): one number a tile, which
+moves the row's maximum, and one number a key, which the launch makes (`Kernel.made`). A gate near 0
+behind j takes no digits from D_e - D_j that matter: no query between j and e sees the tile whole.
+In the same way the kernel of key tiles reads D_i - D_b with the log-sum-exp, as one number.
+
 The running maximum changes from one to the other between the loops. Nothing is lost by that while
 the row has seen only keys before b, that is, in front of the last edge. Under a window an edge
 comes first and may have had the nearest keys: there whole tiles hold (D_i - D_b) - (D_j - D_b) too.
@@ -20,8 +26,12 @@ comes first and may have had the nearest keys: there whole tiles hold (D_i - D_b
 from dataclasses import dataclass
 
 from gnomon.dsl.nodes import Apply, Expr
-from gnomon.lowering.core import Anchored, Attention
+from gnomon.lowering.core import Anchored, Attention, Given
 from gnomon.lowering.passes.drop_row_constants import terms, total
+from gnomon.lowering.passes.fold_log2e import fold_log2e
+
+TO_END = Given("to_end", "column")
+"""(D_e - D_j) / ln 2, where e is the last key of the tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +41,21 @@ class Decays:
     weight  the logit with D_i - D_j in place of -D_j
     moved   the sum of the D_i, which whole tiles leave out
     rest    the other row terms, which all tiles leave out; None where there are none
+    column  D_j - D_b where there is one decay, else None
+    others  the logit without it; None where nothing is left
     """
 
     weight: Expr
     moved: Expr
     rest: Expr | None
+    column: Anchored | None
+    others: Expr | None
+
+    def near(self) -> Expr:
+        """The logit of a near tile in units of log 2, with D_e - D_j as a number of the key."""
+        if self.others is None:
+            return TO_END
+        return Apply("+", (fold_log2e(self.others), TO_END))
 
 
 def decays_of(attention: Attention) -> Decays | None:
@@ -48,16 +68,36 @@ def decays_of(attention: Attention) -> Decays | None:
         if isinstance(x, Anchored) and positive
     }
     logit: list[tuple[Expr, bool]] = []
+    others: list[tuple[Expr, bool]] = []
     moved: list[Expr] = []
+    column: Anchored | None = None
     for x, positive in terms(attention.weight):
         row = rows.get(x.anchor.name) if isinstance(x, Anchored) and not positive else None
         if row is None or row in moved:
             logit.append((x, positive))
+            others.append((x, positive))
         else:
+            assert isinstance(x, Anchored)
             moved.append(row)
             logit.append((Apply("-", (row, x)), True))
+            column = x if len(moved) == 1 else None
     if not moved:
         return None
     rest = [term for term in terms(attention.row_term) if term[0] not in moved]
     row_sum = total([(x, True) for x in moved])
-    return Decays(total(logit), row_sum, total(rest) if rest else None)
+    return Decays(
+        total(logit),
+        row_sum,
+        total(rest) if rest else None,
+        column,
+        total(others) if others else None,
+    )
+
+
+def can_be_near(attention: Attention, decays: Decays | None, *, packed: bool) -> bool:
+    """Whether whole tiles can be near ones: tiles of packed sequences begin anywhere.
+
+    The masks are those whose loops are one span of queries or keys.
+    """
+    simple = attention.mask.rule in ("causal", "everything")
+    return decays is not None and decays.column is not None and simple and not packed

@@ -17,7 +17,7 @@ from gnomon.lowering import tile
 from gnomon.lowering.build import Block
 from gnomon.lowering.core import Attention, Read
 from gnomon.lowering.passes.fold_log2e import LOG2E, fold_log2e
-from gnomon.lowering.schedules.decays import decays_of
+from gnomon.lowering.schedules.decays import can_be_near, decays_of
 from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.frame import Frame, Side, scalar
 from gnomon.lowering.schedules.masks import visible
@@ -44,6 +44,8 @@ class _Forward:
         """The row terms that the row statistics do not hold now."""
         self.holds_decays = False
         """Whether the logits of whole tiles hold the decays, as those of edge tiles do."""
+        self.is_near = can_be_near(attention, self.decays, packed=packed)
+        """Whether whole tiles read the decays from their own last key on."""
 
     def build(self) -> Kernel:
         b, frame = self.b, self.frame
@@ -138,13 +140,19 @@ class _Forward:
         b = self.b
         holds_decays = self.decays is not None and (masked or self.holds_decays)
         logit = fold_log2e(self.decays.weight if self.decays and holds_decays else self.a.weight)
+        away = None
+        if self.is_near and not holds_decays and self.decays is not None:
+            logit, away = self.decays.near(), pair.away(self.decays.column)
         pair.announce([logit])
         shown = self._shown(pair, pair.value(logit), masked=masked, hidden=MINUS_INFINITY)
         score = b.let("b_logit", score_tile(b, shown, pair.shape))
-        top = b.let("b_m_new", b.op("maximum", self.top, Reduce("max", score, "BN")))
+        highest: tile.Expr = Reduce("max", score, "BN")
+        highest = highest if away is None else b.op("-", highest, away)
+        top = b.let("b_m_new", b.op("maximum", self.top, highest))
         # a row that has seen no key yet has maximum -inf: measure it from 0
         base = b.let("b_base", b.op("where", b.op("==", top, MINUS_INFINITY), 0.0, top))
-        p = b.let("b_p", b.op("exp2", b.op("-", score, base)))
+        from_base = base if away is None else b.op("+", base, away)
+        p = b.let("b_p", b.op("exp2", b.op("-", score, from_base)))
         shrink = b.let("b_c", b.op("exp2", b.op("-", self.top, base)))
         b.set(self.total, b.op("+", b.op("*", self.total, shrink), Reduce("sum", p, "BN")))
         b.set(self.top, top)

@@ -9,6 +9,7 @@ from gnomon.dsl.nodes import Width
 from gnomon.lowering import tile
 from gnomon.lowering.build import Block
 from gnomon.lowering.core import Attention, Role, Stream
+from gnomon.lowering.passes.fold_log2e import LOG2E
 from gnomon.lowering.schedules.ranges import Loop
 from gnomon.lowering.tile import (
     Arange,
@@ -77,6 +78,7 @@ class Frame:
         self.tensors = {s.name: self._tensor(s) for s in attention.streams if s.role != "host"}
         self.v = Tensor("v", ("batch", "time_k", "kv_head", "DV"), "io", "in", "values")
         self.constants: dict[str, Expr] = {}
+        self.made: dict[str, tuple[Tensor, tile.Made]] = {}
         self.h, self.kv = scalar("i_h"), scalar("i_kv")
 
     # -- parameters
@@ -116,7 +118,7 @@ class Frame:
         """The finished kernel; `counted` is the name of its number of blocks (NM or NN)."""
         offsets = [Tensor(f"cu_seqlens_{x}", ("offset",), "i32", "in") for x in "qk"]
         hosts = [Scalar(s.name, "f32") for s in self.attention.streams if s.role == "host"]
-        lengths = [] if self.packed else [Scalar("T_q", "i32"), Scalar("T_k", "i32")]
+        lengths = [] if self.packed else [Scalar(x, "i32") for x in ("T_q", "T_k", "shift")]
         counts = [Scalar(x, "i32") for x in ("H", "G", counted)]
         padded = self._padded()
         sizes = dict.fromkeys(size for _, size in padded)
@@ -128,6 +130,7 @@ class Frame:
             *self.tensors.values(),
             self.v,
             *extra,
+            *(tensor for tensor, _ in self.made.values()),
             *lengths,
             *counts,
             *hosts,
@@ -139,7 +142,8 @@ class Frame:
         name = f"{self.attention.name}_{suffix}"
         body, order = tuple(self.block.body), self.block.order
         grid = self._grid(counted)
-        return Kernel(name, doc, tuple(params), grid, body, order, padded, fuses)
+        made = tuple(how for _, how in self.made.values())
+        return Kernel(name, doc, tuple(params), grid, body, order, padded, fuses, made)
 
     def _grid(self, counted: str) -> tuple[tuple[str, Expr], ...]:
         sequences = ("i_s" if self.packed else "i_b", scalar("B"))
@@ -152,6 +156,22 @@ class Frame:
         pairs = [(f"BD{n}", f"D{n}") for n in range(len(self.widths.dots))]
         pairs += [("BV", "DV")]
         return (*pairs, *((f"BE{n}", f"E{n}") for n in range(len(self.widths.vectors))))
+
+    def sum_by_tile(
+        self, stream: Stream, anchor: Literal["first", "last"], base: Tensor | None = None
+    ) -> Tensor:
+        """A prefix sum from each token to the first or last one of its tile, made by the launch.
+
+        Where a tensor [batch, time, head] is its base, the result is added to it.
+        """
+        like = base or self.tensors[stream.name]
+        name = f"{like.name}_{'near' if base else 'to_end'}"
+        tensor = Tensor(name, like.axes, "f32", "made")
+        low = self.beside(stream, "low").name
+        extent = _EXTENT["row" if stream.place == "row" else "column"]
+        made = tile.Made(name, stream.name, low, extent, anchor, "" if base is None else base.name)
+        self.made[name] = tensor, made
+        return tensor
 
     # -- opening: where this program stands
 
@@ -168,9 +188,9 @@ class Frame:
                 b.let(f"T_{x}", b.op("-", scalar(f"eos_{x}"), scalar(f"bos_{x}")))
         if self.stationary == "row":
             b.let("i_kv", b.op("//", self.h, scalar("G")))
-        self.shift = b.let(
-            "shift", b.op("-", scalar("T_k"), scalar("T_q")), "query r stands at r + shift"
-        )
+        self.shift = scalar("shift")
+        if self.packed:
+            b.let("shift", b.op("-", scalar("T_k"), scalar("T_q")), "query r stands at r + shift")
 
     def length(self, place: Place) -> Ref:
         """The number of queries or keys of this program's sequence."""
@@ -285,6 +305,24 @@ class Side:
     def digits(self, stream: Stream) -> tuple[Expr, Expr]:
         """A prefix sum with all its digits, twice [extent]: high + low."""
         return self.load(stream), self.load(self.frame.beside(stream, "low"))
+
+    def to_end(self, stream: Stream) -> Expr:
+        """A prefix sum from each line to the last one of a whole tile, in units of log 2."""
+        tensor = self.frame.sum_by_tile(stream, "last")
+        at = self.vector(tensor, self.frame.head_of(stream))
+        return self.frame.block.let(f"b_{tensor.name}", at)
+
+    def away(self, stream: Stream, anchor: Expr) -> Expr:
+        """A prefix sum from its anchor to the last line of a whole tile, in units of log 2."""
+        b = self.frame.block
+        last = b.op("-", b.op("+", self.first, Ref(self.extent, Type("i32"))), 1)
+        index = (self.frame.batch, last, self.frame.head_of(stream))
+        high, low = (
+            Load(self.frame.tensors[s.name], index, (None, None, None))
+            for s in (stream, self.frame.beside(stream, "low"))
+        )
+        apart = b.op("apart", high, anchor, low)
+        return b.let(f"{stream.name}_away", b.op("*", apart, LOG2E))
 
     def first_of(self, stream: Stream) -> Expr:
         """The high digits of a prefix sum at the first line of the tile."""

@@ -72,6 +72,7 @@ class Loop(NamedTuple):
     end   where its loads must stop, if that is before the end of the sequence
     cut   whether other loops have what its last tile would reach behind `end`
     jump  (from, by): elements from there on are as many further; one body for both edges
+    short whether it has a tile or two beside an interior: nothing to be loaded ahead
     """
 
     start: Expr
@@ -80,16 +81,18 @@ class Loop(NamedTuple):
     end: Expr | None = None
     cut: bool = False
     jump: tuple[Expr, Expr] | None = None
+    short: bool = False
 
     @contextmanager
     def walk(self, block: Block, name: str, step: Ref) -> Iterator[Ref]:
         """The loop in a kernel; gives the first element of a tile."""
+        stages = 1 if self.short else 0
         if self.jump is None:
-            with block.loop(name, self.start, self.stop, step) as index:
+            with block.loop(name, self.start, self.stop, step, stages) as index:
                 yield index
             return
         there, by = self.jump
-        with block.loop("i_t", self.start, self.stop, step) as index:
+        with block.loop("i_t", self.start, self.stop, step, stages) as index:
             further = block.op("where", block.op("<", index, there), 0, by)
             yield block.let(name, block.op("+", index, further))
 
@@ -208,17 +211,20 @@ class Ranges:
 
     # -- loops
 
-    def loops(self, mask: Mask, *, interior: Expr | None = None) -> Iterator[Loop]:
+    def loops(
+        self, mask: Mask, *, interior: Expr | None = None, aligned: bool = False
+    ) -> Iterator[Loop]:
         """The loops over what some line sees, in order.
 
         `interior`: a condition under which there may be unmasked tiles at all (None: always).
+        `aligned`: tiles of the one span begin at multiples of their size, a little before it.
         """
         previous: Expr = ZERO
         self.to_end = _runs_to_the_end(mask)
         spans = self.spans(mask)
         for number, span in enumerate(spans):
             tag = "" if len(spans) == 1 else f"_{number + 1}"
-            start = self._let(f"start{tag}", self._low(span.some)) if span.some.lows else ZERO
+            start = self._start(span, tag, aligned=aligned) if span.some.lows else ZERO
             if number > 0:
                 start = self._let(f"next{tag}", self.most(start, previous))
             stop = self.tile.total
@@ -235,7 +241,7 @@ class Ranges:
                 continue
             full, full_stop = self._interior(span.every, start, stop, tag, interior)
             filled = Loop(full, full_stop, False)
-            edge = Loop(full_stop, stop, True, end, cut)
+            edge = Loop(full_stop, stop, True, end, cut, short=True)
             if full is start:
                 yield from (filled, edge)
             else:
@@ -244,6 +250,10 @@ class Ranges:
                 yield edge._replace(start=start, stop=edges, jump=(full, inside))
                 yield filled
             previous = stop
+
+    def _start(self, span: Span, tag: str, *, aligned: bool) -> Expr:
+        low = self._low(span.some)
+        return self._let(f"start{tag}", self._tiles(ZERO, low, "//") if aligned else low)
 
     def _interior(
         self, every: Interval, start: Expr, stop: Expr, tag: str, interior: Expr | None
