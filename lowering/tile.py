@@ -251,11 +251,20 @@ class Blank(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Powers:
+    """A table that a launch makes: d ** exponent of the distances d, from -(T_k + BM + BN) on."""
+
+    tensor: str
+    exponent: float
+
+
+@dataclass(frozen=True, slots=True)
+class SumByTile:
     """What a launch makes of a prefix sum x = high + low, in units of log 2, tile by tile.
 
-    tensor_t = base_t + (x_a - x_t) / ln 2 with a the first or the last row of t's tile of `extent`
-    rows; without a base, 0 stands for it.
+    last   tensor_t = (x_e - x_t) / ln 2, e the last row of t's tile of `extent` rows
+    first  tensor_t = base_t - (x_t - high_b) / ln 2, b its first row: the high digits are what
+           kernels measure sums from
     """
 
     tensor: str
@@ -282,7 +291,8 @@ class Kernel:
     fuses: bool = True
     """Whether a target may round a product and a sum once. Not where a row statistic of scores is
     taken off them again: masked and whole tiles must give a score the same digits."""
-    made: tuple[Made, ...] = ()
+    made: tuple[SumByTile | Powers, ...] = ()
+    """What a launch makes before it starts the kernel."""
 
 
 # ---- types

@@ -17,7 +17,7 @@ from gnomon.dsl.nodes import At, Variant
 from gnomon.dsl.signature import call_inputs
 from gnomon.lowering.core import Attention, Stream
 from gnomon.lowering.pipelines import Kernels, to_kernels, to_program
-from gnomon.lowering.tile import Kernel, Made, Scalar, Tunable
+from gnomon.lowering.tile import Kernel, Scalar, SumByTile, Tunable
 from gnomon.lowering.tile import Tensor as Memory
 
 PLACE_TIME = {"row": "time_q", "column": "time_k"}
@@ -91,16 +91,15 @@ class Launch:
         numbers["B"] = self.axes["sequence"]
         run(kernel, self.memory, numbers)
 
-    def made(self, made: Made) -> Array:
+    def made(self, made: SumByTile) -> Array:
         """A prefix sum from each token to the first or last of its tile, in units of log 2."""
         x = self.memory[made.high].astype(np.float64) + self.memory[made.low]
         rows = self.tunable_of(made.extent)
         anchors = np.arange(x.shape[1]) // rows * rows
         if made.anchor == "last":
             anchors = np.minimum(anchors + rows, x.shape[1]) - 1
-        apart = (x[:, anchors] - x) / math.log(2.0)
-        if not made.base:
-            return apart.astype(np.float32)
+            return ((x[:, anchors] - x) / math.log(2.0)).astype(np.float32)
+        apart = (self.memory[made.high][:, anchors] - x) / math.log(2.0)
         base = self.memory[made.base]
         return (base + apart.repeat(base.shape[2] // x.shape[2], 2)).astype(np.float32)
 

@@ -31,7 +31,9 @@ def sums_by_tile(
     HAS_BASE: tl.constexpr,
     BT: tl.constexpr,
 ):
-    """out_t = base_t + (x_a - x_t) / ln 2, a the last or the first token of t's tile."""
+    """out_t = base_t + (x_a - x_t) / ln 2, a the last token of t's tile, or x_a the high digits
+    of the first one.
+    """
     i_h = (tl.program_id(0) % H).to(tl.int64)
     i_b = (tl.program_id(0) // H).to(tl.int64)
     o_t = tl.program_id(1) * BT + tl.arange(0, BT)
@@ -43,8 +45,10 @@ def sums_by_tile(
     b_high = tl.load(high + start + o_t, mask=inside, other=0.0)
     b_low = tl.load(low + start + o_t, mask=inside, other=0.0)
     a_high = tl.load(high + start + o_a, mask=inside, other=0.0)
-    a_low = tl.load(low + start + o_a, mask=inside, other=0.0)
-    b_out = ((a_high - b_high) + (a_low - b_low)) * 1.4426950408889634
+    apart = a_high - b_high - b_low
+    if LAST:
+        apart = a_high - b_high + (tl.load(low + start + o_a, mask=inside, other=0.0) - b_low)
+    b_out = apart * 1.4426950408889634
     if HAS_BASE:
         b_out += tl.load(base + i_b * s_b_b + i_h * s_b_h + o_t, mask=inside, other=0.0)
     tl.store(out + i_b * s_o_b + i_h * s_o_h + o_t, b_out, mask=inside)
@@ -83,7 +87,7 @@ def until_tile_end(high, low, rows):
 
 
 def since_tile_start(high, low, rows, base):
-    """base_t - (x_t - x_b) / ln 2 with b the first of t's tile of tokens; base [batch, time, head]."""
+    """base_t - (x_t - high_b) / ln 2, b the first of t's tile of tokens; base [batch, time, head]."""
     return sum_by_tile(high, low, rows, base, False)
 ''',
     "row_dot_on_gpu": '''

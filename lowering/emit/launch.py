@@ -25,6 +25,7 @@ from gnomon.lowering.emit.text import (
     statement,
 )
 from gnomon.lowering.emit.triton_names import Argument
+from gnomon.lowering.passes.tabulate_powers import tabulate_powers
 
 Target = Literal["numba", "triton"]
 OFFSETS = ("cu_seqlens_q", "cu_seqlens_k")
@@ -98,7 +99,7 @@ def described_form(kernel: tile.Kernel) -> tile.Kernel | None:
     """A kernel whose tiles come through descriptors, beside the one with pointers."""
     if not triton_descriptors.described_tensors(kernel):
         return None
-    return replace(kernel, name=f"{kernel.name}_tma")
+    return tabulate_powers(replace(kernel, name=f"{kernel.name}_tma"))
 
 
 def _tensors(kernel: tile.Kernel) -> list[tile.Tensor]:
@@ -188,8 +189,12 @@ class LaunchPrinter:
         made = [line for each in kernel.made for line in self._made(each, depth)]
         return made + self._started(kernel, depth)
 
-    def _made(self, made: tile.Made, depth: int) -> list[str]:
-        """A prefix sum tile by tile."""
+    def _made(self, made: tile.SumByTile | tile.Powers, depth: int) -> list[str]:
+        """A prefix sum tile by tile, or a table of powers."""
+        if isinstance(made, tile.Powers):
+            reach = f"call.T_k + {self.tiles['BM'] + self.tiles['BN']}"
+            table = call("table_of_powers", atom(str(made.exponent)), atom(reach), atom("v.device"))
+            return statement(f"{made.tensor} = ", table, depth)
         given = [made.high, made.low, str(self.tiles[made.extent]), *([made.base] * bool(made.base))]
         function = "until_tile_end" if made.anchor == "last" else "since_tile_start"
         return statement(f"{made.tensor} = ", call(function, *map(atom, given)), depth)

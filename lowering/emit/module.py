@@ -158,11 +158,14 @@ def _printed_kernels(module: Module, kernels: Sequence[tile.Kernel]) -> list[str
 def _library(module: Module, values: Body, kernels: Sequence[tile.Kernel]) -> list[str]:
     found = helpers(values, is_given=_takes_positions(module, values.signature))
     found.add("refuse_second_derivative")
+    found |= {"along_time"} if "two_digits" in found else set()
     found |= {"array", "cdiv", "run"} if module.target == "numba" else {"padded_width", "device_of"}
     found |= {"when_called"} if module.target == "numba" and module.jit else set()
     if any(a.normaliser != "weighted_sum" for a in module.program.attentions):
         found |= {"along_time", "row_dot"}
-    found |= {"sum_by_tile", "along_time"} if any(kernel.made for kernel in kernels) else set()
+    for made in (each for kernel in kernels for each in kernel.made):
+        is_table = isinstance(made, tile.Powers)
+        found |= {"table_of_powers"} if is_table else {"sum_by_tile", "along_time"}
     if any(kernel.name.endswith("_tma") for kernel in kernels):
         found |= {"described", "has_descriptors"}
     if module.target == "triton":

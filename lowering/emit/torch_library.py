@@ -38,10 +38,16 @@ def until_tile_end(high, low, rows):
 
 
 def since_tile_start(high, low, rows, base):
-    """base_t - (x_t - x_b) / ln 2 with b the first of t's tile of tokens; base [batch, time, head]."""
+    """base_t - (x_t - high_b) / ln 2, b the first of t's tile of tokens; base [batch, time, head]."""
     starts = torch.arange(high.shape[1], device=high.device) // rows * rows
-    apart = ((high - high[:, starts]) + (low - low[:, starts])) * 1.4426950408889634
+    apart = ((high - high[:, starts]) + low) * 1.4426950408889634
     return along_time(base - apart.repeat_interleave(base.shape[2] // high.shape[2], 2))
+''',
+    "table_of_powers": '''
+def table_of_powers(exponent, reach, device):
+    """d ** exponent of the distances d = -reach, ..., reach - 1; 0 where d < 0."""
+    distance = torch.arange(-reach, reach, dtype=torch.float64, device=device)
+    return distance.clamp(min=0.0).pow(exponent).float()
 ''',
     "row_dot": '''
 def row_dot(a, b):
@@ -50,12 +56,12 @@ def row_dot(a, b):
 ''',
     "two_digits": '''
 def two_digits(x):
-    """A float64 tensor as two of float32, high + low: 48 bits between them.
+    """A float64 tensor as two of float32 laid along time, high + low: 48 bits between them.
 
     The gradient goes through the high ones.
     """
     high = x.float()
-    return high, (x.detach() - high.detach()).float()
+    return along_time(high), along_time((x.detach() - high.detach()).float())
 ''',
     "refuse_second_derivative": '''
 def refuse_second_derivative():

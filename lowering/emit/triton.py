@@ -163,7 +163,7 @@ class Statements:
         if changes and not note.startswith("["):
             remarks += [f"{text.INDENT * depth}# [{', '.join(shape)}]"]
         self.shape = shape or self.shape
-        if isinstance(value, tile.Load):
+        if isinstance(value, tile.Load) and value.tensor.axes != ("distance",):
             code = self._loaded(ref, value, depth)
         else:
             code = self.expressions.code(value)

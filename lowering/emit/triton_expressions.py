@@ -85,6 +85,10 @@ class Expressions:
                 return self._full(value, type)
             case Op():
                 return self._op(expr)
+            case tile.Load(tensor, (tile.Op("+", (first, inside)),), _, _) if tensor.axes == (
+                "distance",
+            ):
+                return self._toeplitz(tensor, first, type_of(inside).shape)
             case tile.Load(tensor, index, _, _):
                 base, offsets = self.address(tensor, index)
                 pointer = add([atom(tensor.name), *base, *offsets])
@@ -211,6 +215,13 @@ class Expressions:
             found = inside if found is None else infix("&", found, inside)
         return found
 
+    def _toeplitz(self, tensor: tile.Tensor, first: Expr, shape: tuple[str, ...]) -> Code:
+        """The entries of a table at the distances of a tile's pairs."""
+        self.helpers.add("toeplitz")
+        place = infix("+", atom(tensor.name), self.code(first))
+        sign = number(1 if shape[0] == "BM" else -1)
+        return call("toeplitz", place, *map(atom, shape), sign)
+
     def load(self, pointer: Code, load: tile.Load) -> Code:
         """A load; what lies outside the limits reads as its fill."""
         mask = self.mask(load.index, load.limits)
@@ -245,8 +256,10 @@ class Expressions:
             return fused
         if fn == "**":
             return self._power(expr)
-        codes = [self._operand(arg, expr) for arg in args]
         fn = self._approximated(fn, expr)
+        if fn in ("cos_turns_approx", "sin_turns_approx"):
+            return self._turned(fn, args[0], expr)
+        codes = [self._operand(arg, expr) for arg in args]
         if fn in _TURNED and isinstance(args[0], Number):
             return infix(_TURNED[fn], codes[1], codes[0])
         if fn in _INFIX:
@@ -268,6 +281,14 @@ class Expressions:
         fast = f"{fn}_approx"
         pairs = len(expr.shape) == 2
         return fast if self.approximate and pairs and fast in triton_helpers.NAMES else fn
+
+    def _turned(self, fn: str, angle: Expr, expr: Op) -> Code:
+        """A cosine or sine of turns; a scalar factor of the angle takes 2 pi in, once a program."""
+        match angle:
+            case Op("*", (x, turns)) if not type_of(turns).shape:
+                turn = infix("*", self.value(turns), number(2 * math.pi))
+                return self._function(fn, [self._operand(x, expr), turn])
+        return self._function(fn, [self._operand(angle, expr)])
 
     def _function(self, fn: str, codes: list[Code]) -> Code:
         if fn == "apart":

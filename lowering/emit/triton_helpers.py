@@ -80,28 +80,47 @@ def log2_approx(x):
     )
 ''',
     "cos_turns_approx": '''
-def cos_turns_approx(x):
-    """cos(2 pi x) by the special-function unit, to 2^-20.9 + 2^-22 |2 pi x|; twin: cos_turns."""
+def cos_turns_approx(x, turn=6.283185307179586):
+    """cos(turn x) by the special-function unit, to 2^-20.9 + 2^-22 |turn x|; twin: cos_turns."""
     return tl.inline_asm_elementwise(
         "cos.approx.ftz.f32 $0, $1;",
         "=f,f",
-        [x * 6.283185307179586],
+        [x * turn],
         dtype=tl.float32,
         is_pure=True,
         pack=1,
     )
 ''',
     "sin_turns_approx": '''
-def sin_turns_approx(x):
-    """sin(2 pi x) by the special-function unit, to 2^-20.9 + 2^-22 |2 pi x|; twin: sin_turns."""
+def sin_turns_approx(x, turn=6.283185307179586):
+    """sin(turn x) by the special-function unit, to 2^-20.9 + 2^-22 |turn x|; twin: sin_turns."""
     return tl.inline_asm_elementwise(
         "sin.approx.ftz.f32 $0, $1;",
         "=f,f",
-        [x * 6.283185307179586],
+        [x * turn],
         dtype=tl.float32,
         is_pure=True,
         pack=1,
     )
+''',
+    "toeplitz": '''
+def toeplitz(table, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIGN: tl.constexpr):
+    """table[SIGN (i - j)] of every pair of a tile [ROWS, COLUMNS].
+
+    Each place is split into what a thread of a wgmma accumulator holds in its lane number, row r
+    and column c of an 8 by 8 block, and what it holds in its register number: blocks h and n. The
+    registers' part becomes an offset in the instruction, and equal offsets are loaded once. Loads
+    that Triton knows of would be copied to shared memory, pair by pair.
+    """
+    r = (tl.arange(0, ROWS // 16) * 16)[:, None, None] + tl.arange(0, 8)[None, :, None]
+    lane = ((r - tl.arange(0, 8)[None, None, :]) * (4 * SIGN)).to(tl.int64)
+    block = tl.arange(0, 2)[:, None] - tl.arange(0, COLUMNS // 8)[None, :]
+    register = (block * (32 * SIGN)).to(tl.int64)
+    place = (table.to(tl.int64) + lane)[:, None, :, None, :] + register[None, :, None, :, None]
+    entries = tl.inline_asm_elementwise(
+        "ld.global.nc.f32 $0, [$1];", "=f,l", [place], dtype=tl.float32, is_pure=True, pack=1
+    )
+    return tl.reshape(entries, [ROWS, COLUMNS])
 ''',
     "sin_turns": '''
 def sin_turns(x):

@@ -78,7 +78,7 @@ class Frame:
         self.tensors = {s.name: self._tensor(s) for s in attention.streams if s.role != "host"}
         self.v = Tensor("v", ("batch", "time_k", "kv_head", "DV"), "io", "in", "values")
         self.constants: dict[str, Expr] = {}
-        self.made: dict[str, tuple[Tensor, tile.Made]] = {}
+        self.made: dict[str, tuple[Tensor, tile.SumByTile]] = {}
         self.h, self.kv = scalar("i_h"), scalar("i_kv")
 
     # -- parameters
@@ -169,7 +169,7 @@ class Frame:
         tensor = Tensor(name, like.axes, "f32", "made")
         low = self.beside(stream, "low").name
         extent = _EXTENT["row" if stream.place == "row" else "column"]
-        made = tile.Made(name, stream.name, low, extent, anchor, "" if base is None else base.name)
+        made = tile.SumByTile(name, stream.name, low, extent, anchor, "" if base is None else base.name)
         self.made[name] = tensor, made
         return tensor
 
