@@ -20,7 +20,8 @@ operands share; `Reduce` folds a name away.
 An index is one scalar or tile for each axis of the tensor; `limits` says axis by axis below which
 bound an element exists (None: always). What lies outside reads as `fill` and is never stored.
 Every load of a loop body is a load of that iteration: `For.stages` says how many iterations ahead a
-target may start it (0: as many as the launch says), and its consumers are the statements that name it.
+target may start it (0: as many as the launch says), and its consumers are the statements that name
+it.
 """
 
 from collections.abc import Iterator

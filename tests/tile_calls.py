@@ -77,6 +77,7 @@ class Launch:
         for param in kernel.params:
             if isinstance(param, Memory) and param.mode == "made":
                 (made,) = (each for each in kernel.made if each.tensor == param.name)
+                assert isinstance(made, SumByTile)
                 self.memory[param.name] = self.made(made)
             if isinstance(param, Memory) and param.mode in ("in", "made"):
                 for axis, size in zip(param.axes, self.memory[param.name].shape, strict=True):

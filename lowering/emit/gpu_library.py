@@ -82,12 +82,12 @@ def sum_by_tile(high, low, rows, base, last):
 
 
 def until_tile_end(high, low, rows):
-    """(x_e - x_t) / ln 2 with e the last of t's tile of tokens; x = high + low [batch, time, heads]."""
+    """(x_e - x_t) / ln 2, e the last of t's tile of tokens; x = high + low [batch, time, heads]."""
     return sum_by_tile(high, low, rows, None, True)
 
 
 def since_tile_start(high, low, rows, base):
-    """base_t - (x_t - high_b) / ln 2, b the first of t's tile of tokens; base [batch, time, head]."""
+    """base_t - (x_t - high_b) / ln 2, b the first of t's tile; base [batch, time, head]."""
     return sum_by_tile(high, low, rows, base, False)
 ''',
     "row_dot_on_gpu": '''

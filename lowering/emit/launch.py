@@ -195,7 +195,8 @@ class LaunchPrinter:
             reach = f"call.T_k + {self.tiles['BM'] + self.tiles['BN']}"
             table = call("table_of_powers", atom(str(made.exponent)), atom(reach), atom("v.device"))
             return statement(f"{made.tensor} = ", table, depth)
-        given = [made.high, made.low, str(self.tiles[made.extent]), *([made.base] * bool(made.base))]
+        given = [made.high, made.low, str(self.tiles[made.extent])]
+        given += [made.base] if made.base else []
         function = "until_tile_end" if made.anchor == "last" else "since_tile_start"
         return statement(f"{made.tensor} = ", call(function, *map(atom, given)), depth)
 

@@ -31,14 +31,14 @@ def along_time(x):
 ''',
     "sum_by_tile": '''
 def until_tile_end(high, low, rows):
-    """(x_e - x_t) / ln 2 with e the last of t's tile of tokens; x = high + low [batch, time, heads]."""
+    """(x_e - x_t) / ln 2, e the last of t's tile of tokens; x = high + low [batch, time, heads]."""
     T = high.shape[1]
     ends = (torch.arange(T, device=high.device) // rows * rows + rows - 1).clamp(max=T - 1)
     return along_time(((high[:, ends] - high) + (low[:, ends] - low)) * 1.4426950408889634)
 
 
 def since_tile_start(high, low, rows, base):
-    """base_t - (x_t - high_b) / ln 2, b the first of t's tile of tokens; base [batch, time, head]."""
+    """base_t - (x_t - high_b) / ln 2, b the first of t's tile; base [batch, time, head]."""
     starts = torch.arange(high.shape[1], device=high.device) // rows * rows
     apart = ((high - high[:, starts]) + low) * 1.4426950408889634
     return along_time(base - apart.repeat_interleave(base.shape[2] // high.shape[2], 2))

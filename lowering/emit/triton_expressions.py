@@ -85,14 +85,8 @@ class Expressions:
                 return self._full(value, type)
             case Op():
                 return self._op(expr)
-            case tile.Load(tensor, (tile.Op("+", (first, inside)),), _, _) if tensor.axes == (
-                "distance",
-            ):
-                return self._toeplitz(tensor, first, type_of(inside).shape)
-            case tile.Load(tensor, index, _, _):
-                base, offsets = self.address(tensor, index)
-                pointer = add([atom(tensor.name), *base, *offsets])
-                return self.load(pointer, expr)
+            case tile.Load():
+                return self._loaded(expr)
             case tile.Dot(a, b):
                 return self.dot(a, b)
             case tile.Reduce(fn, x, axis):
@@ -215,6 +209,13 @@ class Expressions:
             found = inside if found is None else infix("&", found, inside)
         return found
 
+    def _loaded(self, load: tile.Load) -> Code:
+        match load:
+            case tile.Load(tensor, (Op("+", (first, inside)),)) if tensor.axes == ("distance",):
+                return self._toeplitz(tensor, first, type_of(inside).shape)
+        base, offsets = self.address(load.tensor, load.index)
+        return self.load(add([atom(load.tensor.name), *base, *offsets]), load)
+
     def _toeplitz(self, tensor: tile.Tensor, first: Expr, shape: tuple[str, ...]) -> Code:
         """The entries of a table at the distances of a tile's pairs."""
         self.helpers.add("toeplitz")
@@ -249,16 +250,10 @@ class Expressions:
         return call("tl.dot", *args, keyword("input_precision", atom('"ieee"')))
 
     def _op(self, expr: Op) -> Code:
-        fn, args = expr.fn, expr.args
-        if fn == "+" and (sum_of_dots := self._dot_added(expr)) is not None:
-            return sum_of_dots
-        if fn == "+" and (fused := self._fused(expr)) is not None:
-            return fused
-        if fn == "**":
-            return self._power(expr)
-        fn = self._approximated(fn, expr)
-        if fn in ("cos_turns_approx", "sin_turns_approx"):
-            return self._turned(fn, args[0], expr)
+        args = expr.args
+        if (special := self._special(expr)) is not None:
+            return special
+        fn = self._approximated(expr.fn, expr)
         codes = [self._operand(arg, expr) for arg in args]
         if fn in _TURNED and isinstance(args[0], Number):
             return infix(_TURNED[fn], codes[1], codes[0])
@@ -276,14 +271,27 @@ class Expressions:
             return call("tl.maximum", codes[0], number(0 if expr.dtype in _WHOLE else 0.0))
         return self._function(fn, codes)
 
+    def _special(self, expr: Op) -> Code | None:
+        """What is more than a function of its operands' codes."""
+        match expr.fn:
+            case "+":
+                return self._dot_added(expr) or self._fused(expr)
+            case "**":
+                return self._power(expr)
+            case "cos_turns" | "sin_turns":
+                fn = self._approximated(expr.fn, expr)
+                return None if fn == expr.fn else self._turned(fn, expr)
+        return None
+
     def _approximated(self, fn: str, expr: Op) -> str:
         """The function of the special-function unit, for values of pairs, where that is wanted."""
         fast = f"{fn}_approx"
         pairs = len(expr.shape) == 2
         return fast if self.approximate and pairs and fast in triton_helpers.NAMES else fn
 
-    def _turned(self, fn: str, angle: Expr, expr: Op) -> Code:
+    def _turned(self, fn: str, expr: Op) -> Code:
         """A cosine or sine of turns; a scalar factor of the angle takes 2 pi in, once a program."""
+        (angle,) = expr.args
         match angle:
             case Op("*", (x, turns)) if not type_of(turns).shape:
                 turn = infix("*", self.value(turns), number(2 * math.pi))
@@ -317,7 +325,7 @@ class Expressions:
         return self.dot(y.a, y.b, self.code(x))
 
     def _fused(self, expr: Op) -> Code | None:
-        """x y + z rounded once, said in so many words where the compiler is told not to do it."""
+        """A product and a sum rounded once, where the compiler is told not to do so by itself."""
         product, rest = expr.args
         if not (isinstance(product, Op) and product.fn == "*"):
             product, rest = rest, product

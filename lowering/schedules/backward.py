@@ -19,12 +19,13 @@ from gnomon.lowering import tile
 from gnomon.lowering.build import Block
 from gnomon.lowering.core import Anchored, Attention, PairDot, Read, Stream
 from gnomon.lowering.passes.fold_log2e import LOG2E, fold_log2e
-from gnomon.lowering.schedules.decays import can_be_near, decays_of
+from gnomon.lowering.schedules.decays import decays_of
 from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.forward import bounded, score_tile
 from gnomon.lowering.schedules.frame import Frame, Place, Side, scalar
 from gnomon.lowering.schedules.gradients import Accumulated, adjoints, collect
 from gnomon.lowering.schedules.masks import visible
+from gnomon.lowering.schedules.near import near_of
 from gnomon.lowering.tile import (
     Arange,
     Cast,
@@ -73,7 +74,7 @@ class Backward:
         self.stationary, self.moving = self.b.order
         self.sums = collect(adjoints(attention), place)
         self.decays = decays_of(attention)
-        self.is_near = can_be_near(attention, self.decays, packed=packed)
+        self.near = near_of(attention, self.decays, packed=packed)
         self.whole = self.edge = attention.weight
         if attention.normaliser == "softmax":
             self.whole = fold_log2e(attention.weight)
@@ -106,7 +107,7 @@ class Backward:
             known["edge"] = known["whole"]
             if self.decays is not None:
                 known["edge"] = self._shift(row, "b_shift_edge", lse, self.decays.rest)
-            if self.is_near and self.place == "column":
+            if self.reads_near_sums():
                 known["whole"] = self._near_shift(row)
         elif self.a.normaliser == "ratio":
             known |= self._ratio_rows(row)
@@ -120,6 +121,10 @@ class Backward:
             return lse
         lines = PairTile(self.frame, row, row, {})
         return self.b.let(name, self.b.op("-", lse, self.b.op("*", lines.value(left_out), LOG2E)))
+
+    def reads_near_sums(self) -> bool:
+        """Whether whole tiles of queries read their prefix sums with the log-sum-exp."""
+        return self.near is not None and self.near.decay is not None and self.place == "column"
 
     def _near_shift(self, row: Side) -> tile.Expr:
         """The same of a near tile of queries: one number of a row has its prefix sum too."""
@@ -157,6 +162,7 @@ class Backward:
         pair.announce([formula, *(a for s in self.sums.values() for _, a in s.leaves)])
         product = self._meet(known["do"], self.v)
         if self.a.normaliser == "softmax":
+            assert shift is not None
             logit = score_tile(b, pair.value(formula), pair.shape)
             p = self._hide(b.op("exp2", b.op("-", logit, shift)), shown)
             weight = b.let("b_p", p)
@@ -182,11 +188,10 @@ class Backward:
         """The logit of a tile, and the log-sum-exp as it is measured there."""
         if masked or self.a.normaliser != "softmax":
             return self.edge, known.get("edge")
-        if not (self.is_near and self.place == "row" and self.decays is not None):
+        if self.near is None or self.reads_near_sums():
             return self.whole, known["whole"]
-        away = pair.away(self.decays.column)
-        shift = self.b.let("b_shift_near", self.b.op("+", known["whole"], away))
-        return self.decays.near(), shift
+        lift = self.near.prepare(pair)
+        return self.near.logit(), self.b.let("b_shift_near", self.b.op("-", known["whole"], lift))
 
     def _hide(self, x: tile.Expr, shown: tile.Expr | None) -> tile.Expr:
         return x if shown is None else self.b.op("where", shown, x, 0.0)

@@ -70,7 +70,7 @@ class _Columns(Backward):
         end = b.op("+", first, BN)
         ranges = Ranges(b, Stationary("column", first, end, scalar("T_q"), shift), BM)
         whole = b.op("<=", b.op("+", first, BN), scalar("T_k"))
-        for loop in ranges.loops(self.a.mask, interior=whole, aligned=self.is_near):
+        for loop in ranges.loops(self.a.mask, interior=whole, aligned=self.reads_near_sums()):
             # its registers are full: numbers of rows come through shared memory, loaded ahead
             loop = loop._replace(short=False)
             b.remark(loop.note("key"))

@@ -12,11 +12,7 @@ conversion of each key's sum in each of the threads that hold its column.
     whole tiles   w_ij - (D_j - D_b)        row statistics measured from D_i - D_b
     edge tiles    w_ij + (D_i - D_j)        row statistics as they are
 
-Whole tiles need not form D_j - D_b either, where their keys begin at multiples of the tile (near
-tiles). With e the last key of the tile it is (D_e - D_b) - (D_e - D_j): one number a tile, which
-moves the row's maximum, and one number a key, which the launch makes (`Kernel.made`). A gate near 0
-behind j takes no digits from D_e - D_j that matter: no query between j and e sees the tile whole.
-In the same way the kernel of key tiles reads D_i - D_b with the log-sum-exp, as one number.
+`near.py` says how whole tiles do without a difference for each pair.
 
 The running maximum changes from one to the other between the loops. Nothing is lost by that while
 the row has seen only keys before b, that is, in front of the last edge. Under a window an edge
@@ -26,12 +22,8 @@ comes first and may have had the nearest keys: there whole tiles hold (D_i - D_b
 from dataclasses import dataclass
 
 from gnomon.dsl.nodes import Apply, Expr
-from gnomon.lowering.core import Anchored, Attention, Given
+from gnomon.lowering.core import Anchored, Attention
 from gnomon.lowering.passes.drop_row_constants import terms, total
-from gnomon.lowering.passes.fold_log2e import fold_log2e
-
-TO_END = Given("to_end", "column")
-"""(D_e - D_j) / ln 2, where e is the last key of the tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +34,14 @@ class Decays:
     moved   the sum of the D_i, which whole tiles leave out
     rest    the other row terms, which all tiles leave out; None where there are none
     column  D_j - D_b where there is one decay, else None
-    others  the logit without it; None where nothing is left
+    others  the terms of the logit without it
     """
 
     weight: Expr
     moved: Expr
     rest: Expr | None
     column: Anchored | None
-    others: Expr | None
-
-    def near(self) -> Expr:
-        """The logit of a near tile in units of log 2, with D_e - D_j as a number of the key."""
-        if self.others is None:
-            return TO_END
-        return Apply("+", (fold_log2e(self.others), TO_END))
+    others: tuple[tuple[Expr, bool], ...]
 
 
 def decays_of(attention: Attention) -> Decays | None:
@@ -90,14 +76,5 @@ def decays_of(attention: Attention) -> Decays | None:
         row_sum,
         total(rest) if rest else None,
         column,
-        total(others) if others else None,
+        tuple(others),
     )
-
-
-def can_be_near(attention: Attention, decays: Decays | None, *, packed: bool) -> bool:
-    """Whether whole tiles can be near ones: tiles of packed sequences begin anywhere.
-
-    The masks are those whose loops are one span of queries or keys.
-    """
-    simple = attention.mask.rule in ("causal", "everything")
-    return decays is not None and decays.column is not None and simple and not packed

@@ -107,12 +107,6 @@ class PairTile:
             free, number = f"{name}{number}", number + 1
         return self.block.let(free, value)
 
-    def away(self, column: Anchored | None) -> tile.Expr:
-        """How far the last key of a near tile is from the anchor; gives the keys' own numbers."""
-        assert column is not None
-        self.given["to_end"] = self.column.to_end(column.stream)
-        return self.column.away(column.stream, self.anchor.first_of(column.anchor))
-
     # -- nodes
 
     def _value(self, x: Expr) -> tile.Expr:

@@ -17,10 +17,11 @@ from gnomon.lowering import tile
 from gnomon.lowering.build import Block
 from gnomon.lowering.core import Attention, Read
 from gnomon.lowering.passes.fold_log2e import LOG2E, fold_log2e
-from gnomon.lowering.schedules.decays import can_be_near, decays_of
+from gnomon.lowering.schedules.decays import decays_of
 from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.frame import Frame, Side, scalar
 from gnomon.lowering.schedules.masks import visible
+from gnomon.lowering.schedules.near import near_of
 from gnomon.lowering.schedules.ranges import Ranges, Stationary
 from gnomon.lowering.tile import Cast, Dot, Full, Kernel, Number, Reduce, Ref, Store, Tensor, Type
 
@@ -44,8 +45,7 @@ class _Forward:
         """The row terms that the row statistics do not hold now."""
         self.holds_decays = False
         """Whether the logits of whole tiles hold the decays, as those of edge tiles do."""
-        self.is_near = can_be_near(attention, self.decays, packed=packed)
-        """Whether whole tiles read the decays from their own last key on."""
+        self.near = near_of(attention, self.decays, packed=packed)
 
     def build(self) -> Kernel:
         b, frame = self.b, self.frame
@@ -140,19 +140,19 @@ class _Forward:
         b = self.b
         holds_decays = self.decays is not None and (masked or self.holds_decays)
         logit = fold_log2e(self.decays.weight if self.decays and holds_decays else self.a.weight)
-        away = None
-        if self.is_near and not holds_decays and self.decays is not None:
-            logit, away = self.decays.near(), pair.away(self.decays.column)
+        lift = None
+        if self.near is not None and not (masked or holds_decays):
+            logit, lift = self.near.logit(), self.near.prepare(pair)
         pair.announce([logit])
         shown = self._shown(pair, pair.value(logit), masked=masked, hidden=MINUS_INFINITY)
         score = b.let("b_logit", score_tile(b, shown, pair.shape))
         highest: tile.Expr = Reduce("max", score, "BN")
-        highest = highest if away is None else b.op("-", highest, away)
+        highest = highest if lift is None else b.op("+", highest, lift)
         top = b.let("b_m_new", b.op("maximum", self.top, highest))
         # a row that has seen no key yet has maximum -inf: measure it from 0
         base = b.let("b_base", b.op("where", b.op("==", top, MINUS_INFINITY), 0.0, top))
-        from_base = base if away is None else b.op("+", base, away)
-        p = b.let("b_p", b.op("exp2", b.op("-", score, from_base)))
+        lifted = base if lift is None else b.op("-", base, lift)
+        p = b.let("b_p", b.op("exp2", b.op("-", score, lifted)))
         shrink = b.let("b_c", b.op("exp2", b.op("-", self.top, base)))
         b.set(self.total, b.op("+", b.op("*", self.total, shrink), Reduce("sum", p, "BN")))
         b.set(self.top, top)

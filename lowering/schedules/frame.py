@@ -169,7 +169,8 @@ class Frame:
         tensor = Tensor(name, like.axes, "f32", "made")
         low = self.beside(stream, "low").name
         extent = _EXTENT["row" if stream.place == "row" else "column"]
-        made = tile.SumByTile(name, stream.name, low, extent, anchor, "" if base is None else base.name)
+        added = "" if base is None else base.name
+        made = tile.SumByTile(name, stream.name, low, extent, anchor, added)
         self.made[name] = tensor, made
         return tensor
 
@@ -312,8 +313,8 @@ class Side:
         at = self.vector(tensor, self.frame.head_of(stream))
         return self.frame.block.let(f"b_{tensor.name}", at)
 
-    def away(self, stream: Stream, anchor: Expr) -> Expr:
-        """A prefix sum from its anchor to the last line of a whole tile, in units of log 2."""
+    def from_end(self, stream: Stream, anchor: Expr) -> Expr:
+        """A prefix sum from the last line of a whole tile to its anchor, in units of log 2."""
         b = self.frame.block
         last = b.op("-", b.op("+", self.first, Ref(self.extent, Type("i32"))), 1)
         index = (self.frame.batch, last, self.frame.head_of(stream))
@@ -322,7 +323,7 @@ class Side:
             for s in (stream, self.frame.beside(stream, "low"))
         )
         apart = b.op("apart", high, anchor, low)
-        return b.let(f"{stream.name}_away", b.op("*", apart, LOG2E))
+        return b.let(f"{stream.name}_from_end", b.op("*", apart, -LOG2E))
 
     def first_of(self, stream: Stream) -> Expr:
         """The high digits of a prefix sum at the first line of the tile."""
