@@ -98,6 +98,17 @@ class Output(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Skip:
+    """Tiles behind a decay may be left out where they weigh below e^log_eps of each row together.
+
+    `bound` is what the rest of the logit never exceeds; None: norms of its dot bound it.
+    """
+
+    log_eps: float
+    bound: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """One pass over the keys.
 
@@ -119,6 +130,7 @@ class Attention:
     at_least: float
     mask: Mask
     streams: tuple[Stream, ...]
+    skip: Skip | None = None
 
     def needs_exact_o(self) -> bool:
         """Whether the backward pass wants o as it was before it was rounded to the io dtype.

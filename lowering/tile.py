@@ -260,6 +260,25 @@ class Powers:
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """How far tiles weigh behind a decay, made by a launch: int32 [batch, head, tile].
+
+    first_key   of a tile of BM queries: keys before it weigh below e^log_eps of a row together
+    last_query  behind the queries that a tile of BN keys weighs for
+
+    `sums` are the prefix sums of queries and keys; the rest of the logit is at most `bound`, or
+    |a| |b| scale for the vectors `dot`.
+    """
+
+    tensor: Literal["first_key", "last_query"]
+    sums: tuple[str, str]
+    dot: tuple[str, str]
+    scale: str
+    log_eps: float
+    bound: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class SumByTile:
     """What a launch makes of a prefix sum x = high + low, in units of log 2, tile by tile.
 
@@ -292,7 +311,7 @@ class Kernel:
     fuses: bool = True
     """Whether a target may round a product and a sum once. Not where a row statistic of scores is
     taken off them again: masked and whole tiles must give a score the same digits."""
-    made: tuple[SumByTile | Powers, ...] = ()
+    made: tuple[SumByTile | Powers | Reach, ...] = ()
     """What a launch makes before it starts the kernel."""
 
 

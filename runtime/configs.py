@@ -21,8 +21,7 @@ def look_up(
 ) -> Choice:
     """The tiles for dots of `width` channels, values of `value_width`, elements of `io`.
 
-    `numbers`: keys have numbers beside their vectors (gates, sums). With those and three stages one
-    program alone fits a Hopper SM: FoX forward took 2.19 ms with three stages, 1.68 with two.
+    `numbers`: keys have numbers beside their vectors (gates, sums), which take registers.
     """
     widest = max(width, value_width)
     if target == "numba":
@@ -32,10 +31,11 @@ def look_up(
         tiles = Tiles(32, 32, 4, 1)
         return Choice(Config(tiles, tiles, tiles), "default of the GPU for fp32, not measured")
     if widest <= 64:
-        config = Config(Tiles(64, 128, 4, 2), Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2))
+        columns = Tiles(64, 64, 4, 2 if numbers else 3)
+        config = Config(Tiles(64, 128, 4, 3 if numbers else 2), Tiles(64, 64, 4, 3), columns)
     elif widest <= 128:
-        fwd = Tiles(64, 64, 4, 2 if numbers else 3)
-        config = Config(fwd, Tiles(128, 64, 8, 3), Tiles(32, 64, 4, 3))
+        rows = Tiles(64, 64, 4, 2) if numbers else Tiles(128, 64, 8, 3)
+        config = Config(Tiles(64, 64, 4, 3), rows, Tiles(32 if numbers else 64, 64, 4, 2))
     else:
         tiles = Tiles(64, 32, 8, 1)
         return Choice(Config(tiles, tiles, tiles), "default of the GPU, not measured")

@@ -186,11 +186,16 @@ class LaunchPrinter:
         return lines
 
     def _launch(self, kernel: tile.Kernel, depth: int) -> list[str]:
-        made = [line for each in kernel.made for line in self._made(each, depth)]
-        return made + self._started(kernel, depth)
+        if self.target == "numba":
+            made = [line for each in kernel.made for line in self._made(each, depth)]
+            args = [self._numba(param, kernel) for param in kernel.params]
+            return made + statement("", call("run", atom(kernel.name), *args), depth)
+        return self._triton(kernel, depth)
 
-    def _made(self, made: tile.SumByTile | tile.Powers, depth: int) -> list[str]:
-        """A prefix sum tile by tile, or a table of powers."""
+    def _made(self, made: tile.SumByTile | tile.Powers | tile.Reach, depth: int) -> list[str]:
+        """A prefix sum tile by tile, a table of powers, or what tiles weigh for."""
+        if isinstance(made, tile.Reach):
+            return self._reach(made, depth)
         if isinstance(made, tile.Powers):
             reach = f"call.T_k + {self.tiles['BM'] + self.tiles['BN']}"
             table = call("table_of_powers", atom(str(made.exponent)), atom(reach), atom("v.device"))
@@ -200,11 +205,20 @@ class LaunchPrinter:
         function = "until_tile_end" if made.anchor == "last" else "since_tile_start"
         return statement(f"{made.tensor} = ", call(function, *map(atom, given)), depth)
 
-    def _started(self, kernel: tile.Kernel, depth: int) -> list[str]:
-        if self.target == "numba":
-            args = [self._numba(param, kernel) for param in kernel.params]
-            return statement("", call("run", atom(kernel.name), *args), depth)
-        return self._triton(kernel, depth)
+    def _reach(self, made: tile.Reach, depth: int) -> list[str]:
+        bound = [str(made.bound)] if made.bound is not None else [*made.dot, made.scale]
+        function = "margin_of_bound" if made.bound is not None else "margin_of_norms"
+        keys = "call.T_k"
+        lines = statement(
+            "margin = ",
+            call(function, *map(atom, [*bound, keys, str(made.log_eps)])),
+            depth,
+        )
+        given = ["margin", *made.sums, str(self.tiles["BM"]), str(self.tiles["BN"])]
+        function = "first_keys" if made.tensor == "first_key" else "last_queries"
+        heads = atom("call.H")
+        found = call(function, *map(atom, given), heads)
+        return lines + statement(f"{made.tensor} = ", found, depth)
 
     def _numba(self, param: tile.Tensor | tile.Scalar | tile.Tunable, kernel: tile.Kernel) -> Code:
         if isinstance(param, tile.Tensor):
@@ -245,6 +259,7 @@ class LaunchPrinter:
         grid = self._grid(kernel)
         lines = statement("grid = ", grid, depth)
         lines += [f"{INDENT * depth}if grid:"]
+        lines += [line for each in kernel.made for line in self._made(each, depth + 1)]
         lines += [f"{INDENT * (depth + 1)}with device_of(v):"]
         return lines + statement("", call(f"{kernel.name}[(grid,)]", *args), depth + 2)
 

@@ -164,14 +164,23 @@ def _library(module: Module, values: Body, kernels: Sequence[tile.Kernel]) -> li
     if any(a.normaliser != "weighted_sum" for a in module.program.attentions):
         found |= {"along_time", "row_dot"}
     for made in (each for kernel in kernels for each in kernel.made):
-        is_table = isinstance(made, tile.Powers)
-        found |= {"table_of_powers"} if is_table else {"sum_by_tile", "along_time"}
+        found |= _library_of(made)
     if any(kernel.name.endswith("_tma") for kernel in kernels):
         found |= {"described", "has_descriptors"}
     if module.target == "triton":
         found.add("within_reach")
         found = {own for name in found for own in gpu_library.INSTEAD.get(name, (name,))}
     return functions(found)
+
+
+def _library_of(made: tile.SumByTile | tile.Powers | tile.Reach) -> set[str]:
+    """The functions that make what a launch makes."""
+    match made:
+        case tile.Powers():
+            return {"table_of_powers"}
+        case tile.Reach(bound=bound):
+            return {"staircases", "margin_of_norms" if bound is None else "margin_of_bound"}
+    return {"sum_by_tile", "along_time"}
 
 
 # ---- the head of the file

@@ -50,6 +50,7 @@ from gnomon.lowering.core import (
     Program,
     Read,
     Role,
+    Skip,
     Stream,
     StreamDType,
 )
@@ -110,6 +111,7 @@ class _Splitter:
         self.counts = _counts_with_positions(variant)
         self.streams: dict[tuple[Expr, str, str], Stream] = {}
         self.memo: dict[Expr, Expr] = {}
+        self.skip: Skip | None = None
 
     def attention(self, node: Expr, name: str) -> Attention:
         """The normal form of one attention node."""
@@ -142,6 +144,7 @@ class _Splitter:
             at_least,
             mask,
             tuple(dict.fromkeys(self.streams.values())),
+            self.skip if mask.rule == "causal" else None,
         )
 
     # -- streams
@@ -292,8 +295,13 @@ class _Splitter:
                 mask.rule, (Read(self.stream(cast(Expr, blocks), "row", "table", "blocks")), size)
             )
         if mask.rule == "negligible":
+            _, log_eps, *bound = cast(tuple[Expr, float, float], mask.operands)
+            self.skip = Skip(log_eps, bound[0] if bound else None)
             return Mask("everything")  # hides nothing that has weight: exact without skipping
         parts = tuple(self.mask(x) if isinstance(x, Mask) else x for x in mask.operands)
+        if mask.rule == "and" and Mask("everything") in parts:
+            (left, right) = parts
+            return cast(Mask, right if left == Mask("everything") else left)
         return Mask(mask.rule, parts)
 
 

@@ -11,6 +11,7 @@ from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.forward import BM, BN
 from gnomon.lowering.schedules.frame import SETTLED, Side, scalar
 from gnomon.lowering.schedules.ranges import Ranges, Stationary
+from gnomon.lowering.schedules.skips import skip_tiles
 from gnomon.lowering.tile import Cast, Dot, Full, Kernel, Ref, Store, Tensor, Type
 
 
@@ -69,6 +70,7 @@ class _Columns(Backward):
         b, shift = self.b, self.frame.shift
         end = b.op("+", first, BN)
         ranges = Ranges(b, Stationary("column", first, end, scalar("T_q"), shift), BM)
+        skip_tiles(ranges, self.frame, column)
         whole = b.op("<=", b.op("+", first, BN), scalar("T_k"))
         for loop in ranges.loops(self.a.mask, interior=whole, aligned=self.reads_near_sums()):
             # its registers are full: numbers of rows come through shared memory, loaded ahead

@@ -11,6 +11,7 @@ from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.forward import BM, BN
 from gnomon.lowering.schedules.frame import ZERO, Side, scalar
 from gnomon.lowering.schedules.ranges import Ranges, Stationary
+from gnomon.lowering.schedules.skips import skip_tiles
 from gnomon.lowering.tile import Kernel, Ref
 
 
@@ -45,6 +46,7 @@ class _Rows(Backward):
         begin = b.let("p_first", b.op("+", first, self.frame.shift))
         end = b.op("+", begin, BM)
         ranges = Ranges(b, Stationary("row", begin, end, scalar("T_k"), ZERO), BN)
+        skip_tiles(ranges, self.frame, row)
         # a ragged tile of queries has no interior: its missing rows must not count in sums
         whole = b.op("<=", b.op("+", first, BM), scalar("T_q"))
         for loop in ranges.loops(self.a.mask, interior=whole):

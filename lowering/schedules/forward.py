@@ -23,6 +23,7 @@ from gnomon.lowering.schedules.frame import Frame, Side, scalar
 from gnomon.lowering.schedules.masks import visible
 from gnomon.lowering.schedules.near import near_of
 from gnomon.lowering.schedules.ranges import Ranges, Stationary
+from gnomon.lowering.schedules.skips import skip_tiles
 from gnomon.lowering.tile import Cast, Dot, Full, Kernel, Number, Reduce, Ref, Store, Tensor, Type
 
 LN2 = math.log(2.0)
@@ -92,6 +93,7 @@ class _Forward:
         end = b.op("+", begin, BM)
         tile_rows = Stationary("row", begin, end, scalar("T_k"), Number(0, "i32"))
         ranges = Ranges(b, tile_rows, BN)
+        skip_tiles(ranges, self.frame, self.row)
         loops = list(ranges.loops(self.a.mask))
         self.begin([loop.masked for loop in loops])
         for loop in loops:

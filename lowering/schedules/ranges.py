@@ -111,6 +111,10 @@ class Ranges:
     def __init__(self, block: Block, tile: Stationary, step: Ref) -> None:
         self.block, self.tile, self.step = block, tile, step
         self.to_end = False
+        self.first: Expr | None = None
+        """A multiple of the step before which nothing weighs."""
+        self.last: Expr | None = None
+        """One behind which nothing weighs."""
 
     # -- arithmetic that folds what is known
 
@@ -224,10 +228,14 @@ class Ranges:
         spans = self.spans(mask)
         for number, span in enumerate(spans):
             tag = "" if len(spans) == 1 else f"_{number + 1}"
-            start = self._start(span, tag, aligned=aligned) if span.some.lows else ZERO
+            start = ZERO if self.first is None else self.first
+            if span.some.lows:
+                start = self._start(span, tag, aligned=aligned)
             if number > 0:
                 start = self._let(f"next{tag}", self.most(start, previous))
             stop = self.tile.total
+            if self.last is not None:
+                stop = self._let("stop", self.least(stop, self.last))
             if span.some.highs:
                 high = reduce(self.least, span.some.highs)
                 stop = self._let(f"stop{tag}", self.least(high, stop))

@@ -41,6 +41,7 @@ def nope_fwd(
     s_lse_h,
     T_q,
     T_k,
+    shift,
     H,
     G,
     NM,
@@ -82,8 +83,6 @@ def nope_fwd(
     b_v = gl.allocate_shared_memory(v.dtype.element_ty, [BN, BV], smem_nv)
 
     i_kv = i_h // G
-    # query r stands at r + shift
-    shift = T_k - T_q
     # long rows first
     i_r = (NM - 1 - i_m) * BM
 

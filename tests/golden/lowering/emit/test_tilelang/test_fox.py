@@ -4,7 +4,7 @@ import tilelang.language as T
 
 
 def fox_fwd(
-    B, T_q, T_k, H, G, D0, DV, BM, BN, BD0, BV, *, io="bfloat16", num_stages=2, threads=128
+    B, T_q, T_k, shift, H, G, D0, DV, BM, BN, BD0, BV, *, io="bfloat16", num_stages=2, threads=128
 ):
     """fox"""
     KV = H // G
@@ -23,6 +23,7 @@ def fox_fwd(
         o: T.Tensor((B, T_q, H, DV), io),
         o_exact: T.Tensor((B, T_q, H, DV), "float32"),
         lse: T.Tensor((B, T_q, H), "float32"),
+        log_f_sum_k_to_end: T.Tensor((B, T_k, H), "float32"),
         scale: T.float32,
     ):
         with T.Kernel(NM, H, B, threads=threads) as (i_m, i_h, i_b):
@@ -32,12 +33,9 @@ def fox_fwd(
             b_m = T.alloc_fragment((BM,), "float32")
             b_l = T.alloc_fragment((BM,), "float32")
             b_o = T.alloc_fragment((BM, BV), "float32")
+            b_log_f_sum_k_to_end = T.alloc_shared((BN,), "float32")
             b_k = T.alloc_shared((BN, BD0), io)
             b_s = T.alloc_fragment((BM, BN), "float32")
-            b_log_f_sum_k = T.alloc_shared((BN,), "float32")
-            b_log_f_sum_k_low = T.alloc_shared((BN,), "float32")
-            b_log_f_sum_k_apart = T.alloc_shared((BN,), "float32")
-            b_log_f_sum_k_log2 = T.alloc_shared((BN,), "float32")
             b_logit = T.alloc_fragment((BM, BN), "float32")
             b_m_new = T.alloc_fragment((BM,), "float32")
             b_logit_max = T.alloc_fragment((BM,), "float32")
@@ -48,16 +46,14 @@ def fox_fwd(
             b_v = T.alloc_shared((BN, BV), io)
             b_p_io = T.alloc_fragment((BM, BN), io)
             b_log_f_sum_q_apart = T.alloc_fragment((BM,), "float32")
+            b_log_f_sum_k = T.alloc_shared((BN,), "float32")
+            b_log_f_sum_k_low = T.alloc_shared((BN,), "float32")
             b_whole = T.alloc_fragment((BM,), "float32")
             b_o_exact = T.alloc_fragment((BM, BV), "float32")
             ring_k = T.alloc_shared((BN, BD0), io)
-            ring_log_f_sum_k = T.alloc_shared((BN,), "float32")
-            ring_log_f_sum_k_low = T.alloc_shared((BN,), "float32")
             ring_v = T.alloc_shared((BN, BV), io)
 
             i_kv = i_h // G
-            # query r stands at r + shift
-            shift = T_k - T_q
             # long rows first
             i_r = (NM - 1 - i_m) * BM
 
@@ -83,25 +79,28 @@ def fox_fwd(
             # tiles that every row sees whole
             for i_t in T.Pipelined(T.ceildiv(full_stop, BN), num_stages=num_stages):
                 i_c = i_t * BN
+                for n in T.Parallel(BN):
+                    b_log_f_sum_k_to_end[n] = log_f_sum_k_to_end[i_b, i_c + n, i_h]
+                log_f_sum_k_from_end = (
+                    (
+                        log_f_sum_k[i_b, i_c + BN - 1, i_h]
+                        - anchor_log_f_sum_q
+                        + log_f_sum_k_low[i_b, i_c + BN - 1, i_h]
+                    )
+                    * -1.4426950408889634
+                )
                 T.copy(k[i_b, i_c : i_c + BN, i_kv, 0:BD0], ring_k)
                 T.gemm(b_q, ring_k, b_s, transpose_B=True, clear_accum=True)
-                for n in T.Parallel(BN):
-                    ring_log_f_sum_k[n] = log_f_sum_k[i_b, i_c + n, i_h]
-                    ring_log_f_sum_k_low[n] = log_f_sum_k_low[i_b, i_c + n, i_h]
-                    b_log_f_sum_k_apart[n] = (
-                        ring_log_f_sum_k[n] - anchor_log_f_sum_q + ring_log_f_sum_k_low[n]
-                    )
-                    b_log_f_sum_k_log2[n] = b_log_f_sum_k_apart[n] * 1.4426950408889634
                 for m, n in T.Parallel(BM, BN):
-                    b_logit[m, n] = b_s[m, n] * scale_log2 - b_log_f_sum_k_log2[n]
+                    b_logit[m, n] = b_s[m, n] * scale_log2 + b_log_f_sum_k_to_end[n]
                 T.reduce_max(b_logit, b_logit_max, dim=1)
                 for m in T.Parallel(BM):
-                    b_m_new[m] = T.max(b_m[m], b_logit_max[m])
+                    b_m_new[m] = T.max(b_m[m], b_logit_max[m] + log_f_sum_k_from_end)
                     b_base[m] = T.if_then_else(
                         b_m_new[m] == -T.infinity("float32"), 0.0, b_m_new[m]
                     )
                 for m, n in T.Parallel(BM, BN):
-                    b_p[m, n] = T.exp2(b_logit[m, n] - b_base[m])
+                    b_p[m, n] = T.exp2(b_logit[m, n] - (b_base[m] - log_f_sum_k_from_end))
                 for m in T.Parallel(BM):
                     b_c[m] = T.exp2(b_m[m] - b_base[m])
                 T.reduce_sum(b_p, b_p_sum, dim=1)
@@ -185,7 +184,7 @@ def fox_fwd(
 
 
 def fox_bwd_columns(
-    B, T_q, T_k, H, G, D0, DV, BM, BN, BD0, BV, *, io="bfloat16", num_stages=2, threads=128
+    B, T_q, T_k, shift, H, G, D0, DV, BM, BN, BD0, BV, *, io="bfloat16", num_stages=2, threads=128
 ):
     """fox: gradients of keys, values and of what belongs to them"""
     KV = H // G
@@ -207,6 +206,7 @@ def fox_bwd_columns(
         dv: T.Tensor((B, T_k, KV, DV), io),
         d_k: T.Tensor((B, T_k, KV, D0), io),
         d_log_f_sum_k: T.Tensor((B, T_k, H), "float32"),
+        lse_log2_near: T.Tensor((B, T_q, H), "float32"),
         scale: T.float32,
     ):
         with T.Kernel(NN, H // G, B, threads=threads) as (i_n, i_kv, i_b):
@@ -225,18 +225,15 @@ def fox_bwd_columns(
             b_q = T.alloc_shared((BM, BD0), io)
             b_s = T.alloc_fragment((BN, BM), "float32")
             b_p = T.alloc_fragment((BN, BM), "float32")
-            b_p_io = T.alloc_fragment((BN, BM), io)
             b_g = T.alloc_fragment((BN, BM), "float32")
             b_ds = T.alloc_fragment((BN, BM), "float32")
+            b_p_io = T.alloc_fragment((BN, BM), io)
             b_ds_io = T.alloc_fragment((BN, BM), io)
             b_ds_sum = T.alloc_fragment((BN,), "float32")
-            b_log_f_sum_q_apart = T.alloc_shared((BM,), "float32")
-            b_shift = T.alloc_shared((BM,), "float32")
+            b_lse_near = T.alloc_shared((BM,), "float32")
             b_log_f_sum_k_apart = T.alloc_fragment((BN,), "float32")
             b_log_f_sum_k_log2 = T.alloc_fragment((BN,), "float32")
 
-            # query r stands at r + shift
-            shift = T_k - T_q
             i_c = i_n * BN
 
             T.copy(k[i_b, i_c : i_c + BN, i_kv, 0:BD0], b_k, disable_tma=True)
@@ -244,7 +241,7 @@ def fox_bwd_columns(
             T.fill(b_dv, 0.0)
             T.fill(b_d_k, 0.0)
 
-            start = T.alloc_var("int32", init=T.max(i_c - shift, 0))
+            start = T.alloc_var("int32", init=T.max(i_c - shift, 0) // BM * BM)
             full = T.alloc_var(
                 "int32",
                 init=start
@@ -301,8 +298,6 @@ def fox_bwd_columns(
                             ),
                             0.0,
                         )
-                        b_p_io[n, m] = T.cast(b_p[n, m], io)
-                    T.gemm(b_p_io, b_do, b_dv)
                     T.gemm(b_v, b_do, b_g, transpose_B=True, clear_accum=True)
                     for n, m in T.Parallel(BN, BM):
                         b_ds[n, m] = T.if_then_else(
@@ -310,6 +305,9 @@ def fox_bwd_columns(
                             b_p[n, m] * (b_g[n, m] - b_delta[m]),
                             0.0,
                         )
+                        b_p_io[n, m] = T.cast(b_p[n, m], io)
+                    T.gemm(b_p_io, b_do, b_dv)
+                    for n, m in T.Parallel(BN, BM):
                         b_ds_io[n, m] = T.cast(b_ds[n, m], io)
                     T.gemm(b_ds_io, b_q, b_d_k)
                     T.reduce_sum(b_ds, b_ds_sum, dim=1)
@@ -319,16 +317,9 @@ def fox_bwd_columns(
                 for i_t in T.serial(T.ceildiv(full_stop - full, BM)):
                     i_r = full + i_t * BM
                     T.copy(do_[i_b, i_r : i_r + BM, i_h, 0:BV], b_do, disable_tma=True)
-                    for m in T.Parallel(BM):
-                        b_lse[m] = lse_log2[i_b, i_r + m, i_h]
                     anchor_log_f_sum_q = log_f_sum_q_anchor[i_b, i_r, i_h]
                     for m in T.Parallel(BM):
-                        b_log_f_sum_q[m] = log_f_sum_q[i_b, i_r + m, i_h]
-                        b_log_f_sum_q_low[m] = log_f_sum_q_low[i_b, i_r + m, i_h]
-                        b_log_f_sum_q_apart[m] = (
-                            b_log_f_sum_q[m] - anchor_log_f_sum_q + b_log_f_sum_q_low[m]
-                        )
-                        b_shift[m] = b_lse[m] - b_log_f_sum_q_apart[m] * 1.4426950408889634
+                        b_lse_near[m] = lse_log2_near[i_b, i_r + m, i_h]
                         b_delta[m] = delta[i_b, i_r + m, i_h]
                     T.copy(q[i_b, i_r : i_r + BM, i_h, 0:BD0], b_q, disable_tma=True)
                     T.gemm(b_k, b_q, b_s, transpose_B=True, clear_accum=True)
@@ -339,13 +330,14 @@ def fox_bwd_columns(
                         b_log_f_sum_k_log2[n] = b_log_f_sum_k_apart[n] * 1.4426950408889634
                     for n, m in T.Parallel(BN, BM):
                         b_p[n, m] = T.exp2(
-                            b_s[n, m] * scale_log2 - b_log_f_sum_k_log2[n] - b_shift[m]
+                            b_s[n, m] * scale_log2 - b_log_f_sum_k_log2[n] - b_lse_near[m]
                         )
-                        b_p_io[n, m] = T.cast(b_p[n, m], io)
-                    T.gemm(b_p_io, b_do, b_dv)
                     T.gemm(b_v, b_do, b_g, transpose_B=True, clear_accum=True)
                     for n, m in T.Parallel(BN, BM):
                         b_ds[n, m] = b_p[n, m] * (b_g[n, m] - b_delta[m])
+                        b_p_io[n, m] = T.cast(b_p[n, m], io)
+                    T.gemm(b_p_io, b_do, b_dv)
+                    for n, m in T.Parallel(BN, BM):
                         b_ds_io[n, m] = T.cast(b_ds[n, m], io)
                     T.gemm(b_ds_io, b_q, b_d_k)
                     T.reduce_sum(b_ds, b_ds_sum, dim=1)

@@ -11,21 +11,7 @@ def floor_div(a, b):
     return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_c_b",
-        "s_c_h",
-        "s_lse_b",
-        "s_lse_h",
-        "s_delta_b",
-        "s_delta_h",
-        "s_dc_b",
-        "s_dc_h",
-        "T_q",
-        "T_k",
-        "NN",
-    ]
-)
+@triton.jit(do_not_specialize=["s_dc_b", "s_dc_h", "T_q", "T_k", "NN"])
 def fox_bwd_columns(
     q,
     k,

@@ -23,6 +23,15 @@ def fox_bwd_columns(
     dk,
     dv,
     dc,
+    s_c_b,
+    s_c_t,
+    s_c_h,
+    s_lse_b,
+    s_lse_t,
+    s_lse_h,
+    s_delta_b,
+    s_delta_t,
+    s_delta_h,
     s_dk_b,
     s_dk_t,
     s_dk_h,
@@ -69,8 +78,9 @@ def fox_bwd_columns(
     b_dv = tl.zeros([BN, BV], tl.float32)
     start = floor_div(tl.maximum(first - shift, 0), BM) * BM
     for i_h in range(i_kv * G, i_kv * G + G):
+        p_c = c + i_b * s_c_b + tl.cast(first, tl.int64) * s_c_t + i_h * s_c_h
         # [BN]
-        b_c = tl.reshape(c.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), first]), BN)
+        b_c = tl.load(p_c + tl.arange(0, BN) * s_c_t, mask=o_n < T_k, other=0.0)
         b_dc = tl.zeros([BN], tl.float32)
         for i_m in range(start, T_q, BM):
             o_m = i_m + tl.arange(0, BM)
@@ -82,15 +92,11 @@ def fox_bwd_columns(
             b_do = tl.reshape(
                 do.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m, 0]), BM, BV
             )
+            p_lse = lse + i_b * s_lse_b + tl.cast(i_m, tl.int64) * s_lse_t + i_h * s_lse_h
             # [BM]
-            b_lse = tl.where(
-                o_m < T_q,
-                tl.reshape(lse.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m]), BM),
-                float("inf"),
-            )
-            b_delta = tl.reshape(
-                delta.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_m]), BM
-            )
+            b_lse = tl.load(p_lse + tl.arange(0, BM) * s_lse_t, mask=o_m < T_q, other=float("inf"))
+            p_delta = delta + i_b * s_delta_b + tl.cast(i_m, tl.int64) * s_delta_t + i_h * s_delta_h
+            b_delta = tl.load(p_delta + tl.arange(0, BM) * s_delta_t, mask=o_m < T_q, other=0.0)
             # [BN, BM]
             b_s = tl.where(
                 (o_n[:, None] <= (o_m + shift)[None, :]) & (o_m < T_q)[None, :],

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["s_c_b", "s_c_h", "s_lse_b", "s_lse_h", "T_q", "T_k", "NM"])
+@triton.jit(do_not_specialize=["s_lse_b", "s_lse_h", "T_q", "T_k", "NM"])
 def fox_fwd(
     q,
     k,
