@@ -78,7 +78,7 @@ class Frame:
         self.tensors = {s.name: self._tensor(s) for s in attention.streams if s.role != "host"}
         self.v = Tensor("v", ("batch", "time_k", "kv_head", "DV"), "io", "in", "values")
         self.constants: dict[str, Expr] = {}
-        self.made: dict[str, tuple[Tensor, tile.SumByTile]] = {}
+        self.made: dict[str, tuple[Tensor, tile.SumByTile | tile.Reach]] = {}
         self.h, self.kv = scalar("i_h"), scalar("i_kv")
 
     # -- parameters
