@@ -30,7 +30,7 @@ def skip_tiles(ranges: Ranges, frame: Frame, side: Side) -> None:
     frame.made[how.tensor] = _tensor(how), how
     number = frame.block.op("//", side.first, Ref(side.extent, Type("i32")))
     load = Load(_tensor(how), (frame.batch, frame.h, number), (None, None, None))
-    bound = frame.block.let(how.tensor, load)
+    bound = frame.block.let("first" if side.place == "row" else "last", load)
     if how.tensor == "first_key":
         ranges.first = bound
     else:
