@@ -73,6 +73,10 @@ class Store:
         yield from records(files_of(self.folder), wanted)
         yield from (record for record in self.unwritten if record["kind"] in wanted)
 
+    def own(self) -> list[Record]:
+        """What this store itself has taken."""
+        return [*records([self.path], KINDS), *self.unwritten]
+
     def table(self) -> Table:
         """The picks and faults."""
         own = Table.read(self.folder)
