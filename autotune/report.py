@@ -216,20 +216,18 @@ def plot(
     after compiling. `samples`: key -> tiles (as items) -> measured microseconds, drawn in black.
     """
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     figure = Figure(figsize=(4.2 * len(rankings), 4.0), layout="constrained")
     axes = figure.subplots(1, len(rankings), squeeze=False)[0]
     for ax, ranking in zip(axes, rankings, strict=True):
         _panel(ax, ranking, (samples or {}).get(ranking.task.key, {}))
     axes[0].set_ylabel("modelled time of a launch, ms")
-    handles = [
-        axes[0].scatter([], [], marker=_MARKERS[n], color="grey", label=f"{n} stages")
+    handles: list[Any] = [
+        axes[0].scatter([], [], marker=_MARKERS[n], color="grey", label=f"{n} stage{'s' * (n > 1)}")
         for n in (1, 2, 3, 4)
     ]
-    handles += [
-        axes[0].scatter([], [], marker="s", color=c, label=f"{n} warps")
-        for n, c in _COLOURS.items()
-    ]
+    handles += [Patch(color=colour, label=f"{n} warps") for n, colour in _COLOURS.items()]
     axes[-1].legend(handles=handles, fontsize=7, loc="upper right")
     figure.savefig(path, dpi=120)
 
@@ -257,4 +255,3 @@ def _panel(ax: Any, ranking: Ranking, measured: Mapping[Any, float]) -> None:
     ax.set_xticks(range(len(shapes)), [f"{m}x{n}" for m, n in shapes], rotation=60, fontsize=7)
     ax.set_title(f"{ranking.task.variant} {ranking.task.role}", fontsize=9)
     ax.set_xlabel("queries x keys of a tile", fontsize=8)
-    ax.set_yscale("log")
