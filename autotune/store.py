@@ -176,7 +176,10 @@ def difference(first: Table, second: Table) -> list[Difference]:
     """Where two tables differ, by kernel, shape, device and toolchain."""
 
     def by_key(table: Table) -> dict[object, Pick]:
-        return {(p.key, p.device, p.toolchain): p for p in reversed(table.picks)}
+        found: dict[object, Pick] = {}
+        for pick in table.picks:  # what stands first wins
+            found.setdefault((pick.key, pick.device, pick.toolchain), pick)
+        return found
 
     a, b = by_key(first), by_key(second)
     return [

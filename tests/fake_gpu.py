@@ -128,7 +128,7 @@ class FakeCompiler:
 
     clock: FakeClock
     needs: Callable[[Task, Point], tuple[int, int, int] | str]
-    asked: list[tuple[int, ...]] = field(default_factory=list)
+    asked: list[tuple[object, ...]] = field(default_factory=list)
 
     def compile(
         self, jobs: Iterable[tuple[Task, Point]], deadline: float, now: Callable[[], float]
@@ -137,7 +137,7 @@ class FakeCompiler:
             if now() >= deadline:
                 return
             self.clock.seconds += 0.5
-            self.asked.append((*map(ord, task.role[-1]), *point.values()))
+            self.asked.append((task.role, *point.values()))
             found = self.needs(task, point)
             if isinstance(found, str):
                 yield Compiled(task, point, None, Failure(found, f"it {found}"))
