@@ -18,9 +18,9 @@ last wave of programs leaves processors idle. The model ranks. Its times are no 
 from dataclasses import dataclass
 from math import ceil
 
-from gnomon.autotune.space import Point, Situation, carried_numbers, least_shared, tiles_of
+from gnomon.autotune.space import Point, Situation, carried_numbers, least_shared
 from gnomon.dsl.nodes import Mask
-from gnomon.lowering.cost import BYTES, Cost, costs
+from gnomon.lowering.cost import BYTES, Cost
 
 TOKENS, CHANNELS = 16384, 2048
 SPECIAL, LANES, SHARED, CACHE = 16.0, 128.0, 128.0, 48.0
@@ -75,7 +75,7 @@ def guessed_needs(s: Situation, point: Point) -> Needs:
 def estimate(s: Situation, point: Point, needs: Needs | None = None) -> Estimate:
     """The model at a point, by what the compiled kernel needs where that is known."""
     needs = needs or guessed_needs(s, point)
-    found = costs(s.kernel, tiles_of(point), s.sizes)
+    found = s.costs(point)
     pairs = point["BM"] * point["BN"]
     units = _units(s, point, found.interior.times(pairs))
     edge = _units(s, point, found.edge.times(pairs))

@@ -16,6 +16,7 @@ from typing import Literal
 from gnomon.dsl.nodes import Mask
 from gnomon.lowering import tile
 from gnomon.lowering.config import Tiles
+from gnomon.lowering.cost import Costs, costs
 from gnomon.runtime.gpus import Gpu
 from gnomon.runtime.offline import Target
 
@@ -68,6 +69,14 @@ class Situation:
     length: int = 8192
     groups: int = 1
     descriptors: bool = False
+    _costs: dict[tuple[int, int], Costs] = field(default_factory=dict, compare=False, repr=False)
+
+    def costs(self, point: Point) -> Costs:
+        """The work for one pair (lowering/cost.py): it depends on the tile alone."""
+        shape = point["BM"], point["BN"]
+        if shape not in self._costs:
+            self._costs[shape] = costs(self.kernel, tiles_of(point), self.sizes)
+        return self._costs[shape]
 
     @property
     def is_cuda(self) -> bool:

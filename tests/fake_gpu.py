@@ -4,9 +4,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gnomon.autotune.bench import BenchError
 from gnomon.autotune.compiling import Compiled, Failure
+from gnomon.autotune.fleet import Search, tune_there
 from gnomon.autotune.online import Effort, Online
 from gnomon.autotune.plan import Plan, Problem, Task
 from gnomon.autotune.space import Point
@@ -150,3 +152,8 @@ def online(folder: Path, bench: FakeBench, **given: object) -> Online:
     effort = given.pop("effort", Effort())
     options = {"device": HERE, "toolchain": TOOLS, "effort": effort, "now": bench.clock, **given}
     return Online(PLAN, Store(folder), bench, **options)  # type: ignore[arg-type]
+
+
+def tune_there_by_a_fake(plan: Plan, known: Any, search: Search, budget: float) -> Any:
+    """A task of Ray with a fake GPU; a process of Ray's imports it from here."""
+    return tune_there(plan, known, search, budget, make=lambda gpu: FakeBench(FakeClock()))
