@@ -35,6 +35,7 @@ from gnomon.runtime.guard import guard
 from gnomon.runtime.here import device_of, is_capturing
 from gnomon.runtime.modules import load
 from gnomon.runtime.settings import logger, settings
+from gnomon.runtime.versions import check_triton
 
 Target = Literal["numba", "triton"]
 TARGETS: Mapping[str, Target] = {"cpu": "numba", "cuda": "triton"}
@@ -219,6 +220,8 @@ class Attention:
             if form not in self._modules and (near := self._made_before_capture(form)) is not None:
                 return near
             if form not in self._modules:
+                if form.target == "triton":
+                    check_triton()
                 logger().info("lowering %s for %s", self.variant.name, form)
                 folder = settings().dump
                 if folder is not None:
