@@ -24,6 +24,7 @@ from gnomon.runtime import check
 from gnomon.runtime.compile import copies_tiles, tiles_by_name
 from gnomon.runtime.configs import default_config
 from gnomon.runtime.grid import DTYPES, Case, On
+from gnomon.runtime.here import device_of
 from gnomon.runtime.modules import load
 from gnomon.runtime.sample import Sampler, Shape, grid, roles_of
 
@@ -155,7 +156,9 @@ def _module(problem: Problem) -> tuple[ModuleType, Mapping[str, Mapping[str, int
         program = to_program(problem.variant)
         kernels = tuple(to_kernels(a, packed=problem.packed) for a in program.attentions)
         widths = problem.dim, problem.dim
-        defaults = tiles_by_name(kernels, default_config(kernels, widths, io).config, "triton")
+        here = device_of(torch.device(DEVICE, 0)) if DEVICE == "cuda" else None
+        config = default_config(kernels, widths, io, device=here).config
+        defaults = tiles_by_name(kernels, config, "triton")
         names: Any = {k: {t: f"{k}_{t}" for t in TUNABLES} for k in defaults}
         by_descriptor = not problem.packed and io != "f32"
         by_descriptor = by_descriptor and copies_tiles(torch.device(DEVICE, 0))

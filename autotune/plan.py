@@ -101,7 +101,7 @@ def _tasks(problem: Problem, device: Device, kernels: Kernels) -> Iterator[Task]
     io, widths = DTYPES[problem.dtype], (problem.dim, problem.dim)
     descriptors = target.has_descriptors and io != "f32" and not problem.packed
     site = Site.of(device, problem.length, problem.groups)
-    default = default_config([kernels], widths, io).config
+    default = default_config([kernels], widths, io, device=device).config
     for role in ROLES:
         kernel = getattr(kernels, role)
         if kernel is None:

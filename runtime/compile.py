@@ -198,7 +198,10 @@ class Attention:
         if self.config is not None:
             return tiles_by_name(kernels, self.config, form.target), False
         if form.site is None or not tuned:
-            choice = configs.default_config(kernels, form.widths, form.io, form.target)
+            device = None if form.site is None else form.site.device
+            choice = configs.default_config(
+                kernels, form.widths, form.io, form.target, device=device
+            )
             return tiles_by_name(kernels, choice.config, form.target), False
         chosen = configs.choose(
             kernels,

@@ -21,6 +21,7 @@ from gnomon.lowering.emit.launch import described_form
 from gnomon.lowering.pipelines import Kernels
 from gnomon.runtime.gpus import Device
 from gnomon.runtime.kernel_digest import digest_of
+from gnomon.runtime.offline import TARGETS
 from gnomon.runtime.reports import widths_of
 from gnomon.runtime.settings import logger, settings
 from gnomon.runtime.tuned import (
@@ -48,11 +49,22 @@ class Choice:
     reason: str
 
 
+SMALL = 128 * 1024
+"""Bytes: a card whose programs have less shared memory gets smaller tiles by default."""
+
+
 def look_up(
-    target: str, width: int, value_width: int, io: str = "bf16", *, numbers: bool = False
+    target: str,
+    width: int,
+    value_width: int,
+    io: str = "bf16",
+    *,
+    numbers: bool = False,
+    shared: int | None = None,
 ) -> Choice:
     """The tiles for dots of `width` channels, values of `value_width`, elements of `io`.
 
+    `shared`: bytes that a program may have on the card; None where it is not known, and has plenty.
     `numbers`: keys have numbers beside their vectors (gates, sums). With those and three stages one
     program alone fits a Hopper SM: FoX forward took 2.19 ms with three stages, 1.68 with two.
     """
@@ -63,6 +75,8 @@ def look_up(
     if io == "f32":  # exact products go through registers: small tiles, or they spill for minutes
         tiles = Tiles(32, 32, 4, 1)
         return Choice(Config(tiles, tiles, tiles), "default of the GPU for fp32, not measured")
+    if shared is not None and shared < SMALL:
+        return Choice(_small(widest), "default of GPUs with little shared memory, not measured")
     if widest <= 64:
         config = Config(Tiles(64, 128, 4, 2), Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2))
     elif widest <= 128:
@@ -72,6 +86,15 @@ def look_up(
         tiles = Tiles(64, 32, 8, 1)
         return Choice(Config(tiles, tiles, tiles), "default of the GPU, not measured")
     return Choice(config, "default of the GPU, measured on an H200 for plain attention and FoX")
+
+
+def _small(widest: int) -> Config:
+    """Tiles that 99 KiB of shared memory hold, and AMD's 64: two stages where they fit."""
+    if widest <= 64:
+        return Config(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(32, 64, 4, 2))
+    if widest <= 128:
+        return Config(Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 2), Tiles(32, 64, 4, 1))
+    return Config(Tiles(32, 32, 4, 1), Tiles(32, 32, 4, 1), Tiles(32, 32, 4, 1))
 
 
 # ---- what was tuned
@@ -133,7 +156,7 @@ def choose(
 ) -> dict[str, Chosen]:
     """Kernel name -> its tiles for a GPU. Raises InputError where the policy is strict."""
     chosen: dict[str, Chosen] = {}
-    default = default_config(kernels, widths, io)
+    default = default_config(kernels, widths, io, device=tuning.device or site.device)
     table = tuning.table if tuning.table is not None else visible()
     toolchain = tuning.toolchain or _toolchain()
     for each in kernels:
@@ -160,12 +183,19 @@ def _one(table: Table, query: Query, spare: Tiles, default: Choice, tuning: Tuni
 
 
 def default_config(
-    kernels: Sequence[Kernels], widths: tuple[int, int], io: str, target: str = "triton"
+    kernels: Sequence[Kernels],
+    widths: tuple[int, int],
+    io: str,
+    target: str = "triton",
+    *,
+    device: Device | None = None,
 ) -> Choice:
-    """The default for the kernels of a variant."""
+    """The default for the kernels of a variant, on a device where it is known."""
     streams = [s for each in kernels for s in each.attention.streams]
     numbers = any(s.place == "column" and s.role in ("prefix", "scalar") for s in streams)
-    return look_up(target, *widths, io, numbers=numbers)
+    card = None if device is None else TARGETS.get(device.target)
+    shared = None if card is None else card.shared
+    return look_up(target, *widths, io, numbers=numbers, shared=shared)
 
 
 def key_of(

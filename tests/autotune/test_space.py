@@ -34,7 +34,7 @@ def test_tunables_are_what_the_tile_program_leaves_open_and_what_a_launch_takes(
 
 @pytest.mark.parametrize("on", GPUS)
 @pytest.mark.parametrize("role", ["fwd", "bwd_rows", "bwd_columns"])
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", [64, 256])
 def test_every_kernel_has_a_legal_point_on_every_card(on: str, role: str, dim: int) -> None:
     """Small cards too, and the backward pass, by the bytes of the card and not by its number."""
     s = situation("fox", role, on, dim)
@@ -42,6 +42,18 @@ def test_every_kernel_has_a_legal_point_on_every_card(on: str, role: str, dim: i
     assert 0 < len(legal) <= 68
     assert len(legal) + len(refused) == 72
     assert all(least_shared(s, point) <= s.target.shared for point in legal)
+
+
+@pytest.mark.parametrize("on", GPUS)
+@pytest.mark.parametrize("name", ["nope", "fox", "tapa"])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_the_default_is_legal_on_every_card(on: str, name: str, dim: int) -> None:
+    """A call that nothing was tuned for must run, on a card of 99 KiB too."""
+    plan = Plan.of(Problem(catalogue.find(name).node, dim), device_of_table(gpu(on)))
+    for task in plan.tasks:
+        point = dict(task.default.numbers("triton"))
+        refusal = Space.of(task.situation).why_not(point)
+        assert refusal is None, (task.role, refusal)
 
 
 @pytest.mark.parametrize(
