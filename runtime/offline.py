@@ -25,7 +25,8 @@ IO = Literal["bf16", "fp16", "fp32"]
 class Target:
     """A GPU: how Triton names it, and what one program may use.
 
-    `shared` is the shared memory of a program in bytes, `registers` those of a thread.
+    `shared` is the shared memory of a program in bytes, `registers` those of a thread;
+    `has_descriptors`: it copies tiles by hardware, and that is worth it (compile.copies_tiles).
     """
 
     name: str
@@ -51,7 +52,7 @@ TARGETS = {
         _cuda(89, 99),
         _cuda(90, 227, has_descriptors=True),
         _cuda(100, 227, has_descriptors=True),
-        _cuda(120, 99, has_descriptors=True),
+        _cuda(120, 99),
         Target("gfx942", ("hip", "gfx942", 64), 64 * 1024, 512, False),
     )
 }
