@@ -6,6 +6,7 @@ candidate is told apart from its surroundings by whether the process was fresh.
 
 import os
 import queue
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -53,21 +54,30 @@ class Bench(Protocol):
         ...
 
 
+_HEADER = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|OutOfResources))(?:: (.*))?$")
+"""The line of a traceback that names what was raised; its words may go on for lines."""
+_KINDS = {
+    "DeviceLostError": "lost",
+    "WrongResultError": "wrong",
+    "OutOfResources": "resources",
+    "CompilationError": "compile",
+    "CompileTimeAssertionFailure": "compile",
+    "PTXASError": "compile",
+}
+
+
 def classify(error: WorkerError) -> Failure:
-    """The class of what a job raised: timeout, died, lost, wrong, compile or launch."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
-    name, _, words = last.partition(": ")
-    if isinstance(error, JobTimeoutError):
-        return Failure("timeout", last)
-    if isinstance(error, WorkerDiedError):
-        return Failure("died", last)
-    kinds = {"DeviceLostError": "lost", "WrongResultError": "wrong", "OutOfResources": "resources"}
-    short = name.rpartition(".")[2]
-    is_compiler = short in ("CompilationError", "PTXASError", "CompileTimeAssertionFailure")
-    if is_compiler or "PassManager::run failed" in last:
-        return Failure("compile", last[:300])
-    return Failure(kinds.get(short, "launch"), (words if short in kinds else last)[:300])
+    """The class of what a job raised: timeout, died, lost, wrong, resources, compile or launch."""
+    text = str(error).strip()
+    if isinstance(error, JobTimeoutError | WorkerDiedError):
+        return Failure("timeout" if isinstance(error, JobTimeoutError) else "died", text)
+    headers = [found for line in text.splitlines() if (found := _HEADER.match(line))]
+    if not headers:
+        return Failure("launch", text[-300:])
+    name, words = headers[-1][1].rpartition(".")[2], headers[-1][2] or ""
+    kind = "compile" if "PassManager::run failed" in words else _KINDS.get(name, "launch")
+    shown = words if kind in ("lost", "wrong", "resources") else f"{name}: {words}"
+    return Failure(kind, shown[:300])
 
 
 class GpuBench:

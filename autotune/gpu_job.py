@@ -111,7 +111,7 @@ def verify(problem: Problem, tiles: dict[str, dict[str, int]]) -> dict[str, floa
                     f"{r.tensor} {r.note or f'{r.error:.1e} of {r.bound:.0e}'} ({r.case})"
                     for r in wrong
                 )
-                raise WrongResultError(shown)
+                raise WrongResultError(" ".join(shown.split()))
             for record in found:
                 worst[record.tensor] = max(worst.get(record.tensor, 0.0), record.error)
             _repeat(function, problem, case)

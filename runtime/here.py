@@ -58,7 +58,7 @@ def assembler() -> str:
 def driver() -> str:
     """The version of the NVIDIA driver; "" where there is none."""
     try:
-        found = re.search(r"Module\D*([\d.]+)", _DRIVER.read_text())
+        found = re.search(r"\s(\d+\.\d+(?:\.\d+)*)\s", _DRIVER.read_text())
     except OSError:
         return ""
     return found[1] if found else ""

@@ -187,11 +187,18 @@ TASK = PLAN.tasks[0]
     [
         (JobTimeoutError("sample took more than 20 s; its process is gone"), "timeout"),
         (WorkerDiedError("the process of sample died with exit status -11"), "died"),
-        (WorkerError("Trace\ngnomon_job.DeviceLostError: CUDA error: an illegal access"), "lost"),
+        (WorkerError("Trace\ngpu_job.DeviceLostError: CUDA error: an illegal access"), "lost"),
         (WorkerError("Trace\ngpu_job.WrongResultError: dq 3e-1 of 8e-3 (384 tokens)"), "wrong"),
         (WorkerError("Trace\ntriton.OutOfResources: out of resource: shared memory"), "resources"),
-        (WorkerError("Trace\ntriton.compiler.errors.CompilationError: at 3:4"), "compile"),
+        (
+            WorkerError("Trace\ntriton.errors.CompilationError: at 3:4:\n    x = y\n    ^"),
+            "compile",
+        ),
         (WorkerError("Trace\nRuntimeError: PassManager::run failed"), "compile"),
+        (
+            WorkerError("Trace\nKeyError: 1\n\nDuring it\n\ngpu_job.DeviceLostError: x\nmore"),
+            "lost",
+        ),
         (WorkerError("Trace\nRuntimeError: Triton Error [CUDA]: invalid argument"), "launch"),
         (WorkerError(""), "launch"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnomon.dsl.errors import UnsupportedError
-from gnomon.runtime import versions
+from gnomon.runtime import here, versions
 from gnomon.runtime.versions import BEFORE, OLDEST, check_triton
 
 
@@ -41,3 +41,17 @@ def test_the_range_is_that_of_the_package() -> None:
     needs = [x for x in project["project"]["dependencies"] if x.startswith("triton")]
     low, high = (".".join(map(str, numbers)) for numbers in (OLDEST, BEFORE))
     assert needs[0].startswith(f"triton>={low},<{high};")
+
+
+def test_the_version_of_the_driver_is_no_number_of_the_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "version"
+    path.write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
+        "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0)\n"
+    )
+    monkeypatch.setattr(here, "_DRIVER", path)
+    assert here.driver() == "580.159.04"
+    monkeypatch.setattr(here, "_DRIVER", tmp_path / "none")
+    assert here.driver() == ""
