@@ -153,6 +153,7 @@ def _function(file: str, name: str, known: dict[str, Any]) -> Callable[..., Any]
         assert spec is not None
         assert spec.loader is not None
         known[file] = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = known[file]  # dataclasses look their module up there
         spec.loader.exec_module(known[file])
     function: Callable[..., Any] = getattr(known[file], name)
     return function

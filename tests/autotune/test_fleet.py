@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fake_gpu import HERE, PLAN, TOOLS, FakeBench, FakeClock, tune_there_by_a_fake
 
 from gnomon.autotune import bench as benches
@@ -277,3 +278,16 @@ def test_what_was_launched_is_not_launched_again(gpu: GpuBench) -> None:
     gpu.close()
     assert [failure for *_, failure in gpu.first(PLAN, jobs, deadline=-1.0)] == [None]
     assert list(gpu.first(PLAN, [(TASK, point(256))], deadline=-1.0)) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the launch would succeed")
+def test_the_real_job_reaches_the_driver(tmp_path: Path) -> None:
+    """Everything up to CUDA: the problem is unpickled, the job imported, the module printed."""
+    made = GpuBench("0", processes=1, log=tmp_path / "log")
+    try:
+        ((_, _, failure),) = made.first(PLAN, [(TASK, point(64))], deadline=1e18)
+    finally:
+        made.close()
+    assert failure is not None
+    assert failure.kind in ("launch", "lost")
+    assert "NVIDIA" in failure.reason or "CUDA" in failure.reason
