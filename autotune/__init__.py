@@ -1,1 +1,1 @@
-"""gnomon.autotune."""
+"""gnomon.autotune: which configuration is fastest, and how we know."""

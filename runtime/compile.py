@@ -5,12 +5,13 @@
 
 The first call of a kind (device, dtype, packed or not, with positions or not, widths) lowers the
 variant, writes the module and imports it; later calls of that kind go straight to the module's
-function. A new length never compiles.
+function. A new length compiles at most once in each of three ranges of lengths (tuned.LENGTHS), and
+only where other tiles were found best there.
 """
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,10 +28,14 @@ from gnomon.dsl.trace import Declaration
 from gnomon.lowering.config import Config
 from gnomon.lowering.emit.module import Module, Provenance, print_module
 from gnomon.lowering.pipelines import Kernels, dump, to_kernels, to_program
+from gnomon.runtime import configs
 from gnomon.runtime.call import check_positions, check_tensors
-from gnomon.runtime.configs import look_up
+from gnomon.runtime.configs import NEAREST, Site, Tuning
+from gnomon.runtime.guard import guard
+from gnomon.runtime.here import device_of, is_capturing
 from gnomon.runtime.modules import load
 from gnomon.runtime.settings import logger, settings
+from gnomon.runtime.versions import check_triton
 
 Target = Literal["numba", "triton"]
 TARGETS: Mapping[str, Target] = {"cpu": "numba", "cuda": "triton"}
@@ -46,20 +51,26 @@ def compile(
     *,
     target: Target | None = None,
     config: Config | None = None,
+    tuning: Tuning | Literal["nearest", "strict"] = NEAREST,
     **hyperparameters: Any,
 ) -> "Attention":
     """A function of torch tensors: f(q, k, v, **inputs) -> [batch, time_q, head, d_v].
 
     `hyperparameters` are those of the declaration: numbers, or an annotation that turns one into an
     input (alpha=gn.Param[gn.Head]). `target` is chosen by the device of the tensors unless it is
-    given; `config` by a table. Raises VariantError where a law is broken, UnsupportedError where no
-    lowering exists yet.
+    given; `config` by the look-up of `tuning` (runtime/configs.py): "nearest", "strict", or pins.
+    Nothing is measured here, nor by a call. Raises VariantError where a law is broken,
+    UnsupportedError where no lowering exists yet.
     """
     if not isinstance(variant, (Declaration, Variant)):
         came = f"a {type(variant).__name__}"
         raise InputError("variant", "what @gn.variant returns", came, "decorate the function")
     if target not in (None, "numba", "triton"):
         raise InputError("target", "'numba', 'triton' or None", repr(target))
+    if not isinstance(tuning, Tuning):
+        if tuning not in ("nearest", "strict"):
+            raise InputError("tuning", "'nearest', 'strict' or pins", repr(tuning))
+        tuning = Tuning(tuning)
     if isinstance(variant, Declaration):
         node = variant.bind(**hyperparameters) if hyperparameters else variant.node
     elif hyperparameters:
@@ -68,7 +79,7 @@ def compile(
     else:
         node = variant
     to_program(node)  # an error of the lowering belongs here, not to the first call
-    return Attention(node, target, config)
+    return Attention(node, target, config, tuning)
 
 
 def eager(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,7 +102,11 @@ def eager(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a module is generated for; `descriptors`: a GPU copies tiles by hardware."""
+    """What a module is generated for.
+
+    descriptors  a GPU copies tiles by hardware
+    site         the GPU and the bucket of the shape, by which tiles are looked up; None: by default
+    """
 
     target: Target
     io: Literal["f32", "f16", "bf16"]
@@ -99,13 +114,20 @@ class Form:
     positions: bool
     widths: tuple[int, int]
     descriptors: bool = False
+    site: Site | None = None
 
 
 class Attention:
     """A compiled variant. Safe to call from several threads; pickles as its variant."""
 
-    def __init__(self, variant: Variant, target: Target | None, config: Config | None) -> None:
-        self.variant, self.target, self.config = variant, target, config
+    def __init__(
+        self,
+        variant: Variant,
+        target: Target | None,
+        config: Config | None,
+        tuning: Tuning = NEAREST,
+    ) -> None:
+        self.variant, self.target, self.config, self.tuning = variant, target, config, tuning
         self._modules: dict[Form, ModuleType] = {}
         self._lock = threading.Lock()
 
@@ -139,7 +161,8 @@ class Attention:
         if positions is not None:
             starts = cu_seqlens if cu_seqlens is not None else cu_seqlens_k
             check_positions(self.variant, positions, sizes, starts)
-        form = self._form(tensors, packed=packed, positions=positions is not None)
+        offsets = next((x for x in (cu_seqlens, cu_seqlens_k) if x is not None), None)
+        form = self._form(tensors, offsets, packed=packed, positions=positions is not None)
         function = getattr(self.module(form), self.variant.name)
         packs = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
         options = {"cu_seqlens": cu_seqlens, "positions": positions, "return_lse": return_lse}
@@ -147,45 +170,99 @@ class Attention:
 
     def source(self, form: Form) -> str:
         """The text of the module for one form of call."""
+        return self._source(form)[0]
+
+    def _source(self, form: Form, *, tuned: bool = True) -> tuple[str, bool]:
+        """The text, and whether its tiles are from a record that another compiler made."""
         program = to_program(self.variant, positions=form.positions)
         kernels = tuple(to_kernels(a, packed=form.packed) for a in program.attentions)
-        streams = [s for a in program.attentions for s in a.streams]
-        numbers = any(s.place == "column" and s.role in ("prefix", "scalar") for s in streams)
-        choice = look_up(form.target, *form.widths, form.io, numbers=numbers)
-        config = self.config or choice.config
-        return print_module(
+        tiles, is_foreign = self._tiles(form, kernels, tuned=tuned)
+        text = print_module(
             Module(
                 program,
                 () if form.packed else kernels,
                 kernels if form.packed else (),
                 form.target,
                 form.io,
-                tiles_by_name(kernels, config, form.target),
+                tiles,
                 Provenance(digest(self.variant), "gnomon.compile", installed_version()),
                 descriptors=form.descriptors,
             )
         )
+        return text, is_foreign
+
+    def _tiles(
+        self, form: Form, kernels: tuple[Kernels, ...], *, tuned: bool
+    ) -> tuple[dict[str, Mapping[str, int]], bool]:
+        """Kernel name -> its tunables, and whether some are from another compiler's record."""
+        if self.config is not None:
+            return tiles_by_name(kernels, self.config, form.target), False
+        if form.site is None or not tuned:
+            device = None if form.site is None else form.site.device
+            choice = configs.default_config(
+                kernels, form.widths, form.io, form.target, device=device
+            )
+            return tiles_by_name(kernels, choice.config, form.target), False
+        chosen = configs.choose(
+            kernels,
+            form.widths,
+            form.io,
+            site=form.site,
+            packed=form.packed,
+            descriptors=form.descriptors,
+            formula=digest(self.variant),
+            tuning=self.tuning,
+        )
+        configs.say(self.variant.name, form.site, chosen)
+        tiles = {name: each.tiles.numbers(form.target) for name, each in chosen.items()}
+        return tiles, any(c.found is not None and not c.found.exact for c in chosen.values())
 
     def module(self, form: Form) -> ModuleType:
         """The imported module for one form of call; made once."""
         with self._lock:
+            if form not in self._modules and (near := self._made_before_capture(form)) is not None:
+                return near
             if form not in self._modules:
+                if form.target == "triton":
+                    check_triton()
                 logger().info("lowering %s for %s", self.variant.name, form)
                 folder = settings().dump
                 if folder is not None:
                     text = folder / self.variant.name
                     dump(self.variant, text, packed=form.packed, positions=form.positions)
-                made = load(self.variant.name, self.source(form))
-                made.refuse = _refuse  # type: ignore[attr-defined]  # standalone it is a ValueError
+                source, is_foreign = self._source(form)
+                made = self._load(source)
+                if is_foreign:
+                    guard(made, lambda: self._load(self._source(form, tuned=False)[0]))
                 self._modules[form] = made
             return self._modules[form]
+
+    def _load(self, text: str) -> ModuleType:
+        made = load(self.variant.name, text)
+        made.refuse = _refuse  # type: ignore[attr-defined]  # standalone it is a ValueError
+        return made
+
+    def _made_before_capture(self, form: Form) -> ModuleType | None:
+        """While a graph is captured nothing is compiled: a module of another length is as right."""
+        if form.site is None or not is_capturing():
+            return None
+        plain = replace(form, site=None)
+        return next((m for f, m in self._modules.items() if replace(f, site=None) == plain), None)
 
     def path(self, form: Form) -> Path:
         """Where the generated source of one form lies."""
         return Path(cast(str, self.module(form).__file__))
 
-    def _form(self, tensors: Mapping[str, Any], *, packed: bool, positions: bool) -> Form:
-        q, v = tensors["q"], tensors["v"]
+    def _form(
+        self,
+        tensors: Mapping[str, Any],
+        offsets: Tensor | None,
+        *,
+        packed: bool,
+        positions: bool,
+    ) -> Form:
+        """The form of a call; `offsets` are those of packed keys."""
+        q, k, v = tensors["q"], tensors["k"], tensors["v"]
         if q.dtype not in IO:
             raise InputError(
                 "q", "float32, float16 or bfloat16", str(q.dtype).removeprefix("torch.")
@@ -197,7 +274,12 @@ class Attention:
             )
         io, widths = IO[q.dtype], (q.shape[3], v.shape[3])
         descriptors = target == "triton" and not packed and io != "f32" and copies_tiles(q.device)
-        return Form(target, io, packed, positions, widths, descriptors)
+        site = None
+        if target == "triton" and q.device.type == "cuda" and self.config is None:
+            sequences = 1 if offsets is None else max(offsets.numel() - 1, 1)
+            groups = q.shape[2] // max(k.shape[2], 1)
+            site = Site.of(device_of(q.device), max(k.shape[1] // sequences, 1), groups)
+        return Form(target, io, packed, positions, widths, descriptors, site)
 
     def _surplus(self, count: int) -> InputError:
         names = self._names()
@@ -212,12 +294,18 @@ class Attention:
         return f"Attention({self.variant.name}: q, k, v{f', {names}' if names else ''})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Attention, (self.variant, self.target, self.config)
+        return Attention, (self.variant, self.target, self.config, self.tuning)
 
 
 def copies_tiles(device: torch.device) -> bool:
-    """Whether a device copies tiles by hardware: CUDA GPUs of compute capability 9 or more."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    """Whether tiles shall be copied by hardware: on CUDA GPUs of compute capability 9 and 10.
+
+    12 can, too. But its matrix products read registers, and Triton (3.7) makes of such loads what
+    spills: FoX, d = 128, 64 x 32 tiles of the rows kernel 5132 bytes, by pointer 0.
+    """
+    if device.type != "cuda":
+        return False
+    return (9, 0) <= torch.cuda.get_device_capability(device) < (12, 0)
 
 
 def _refuse(name: str, expected: str, came: object) -> NoReturn:

@@ -14,7 +14,8 @@ from gnomon.lowering.emit.triton_names import Argument
 from gnomon.runtime.worker import Worker
 
 _JOB = Path(__file__).with_name("offline_job.py")
-_worker = Worker({"TRITON_INTERPRET": None})
+ENVIRONMENT = {"TRITON_INTERPRET": None}
+_worker = Worker(ENVIRONMENT)
 atexit.register(_worker.close)
 
 IO = Literal["bf16", "fp16", "fp32"]
@@ -24,7 +25,8 @@ IO = Literal["bf16", "fp16", "fp32"]
 class Target:
     """A GPU: how Triton names it, and what one program may use.
 
-    `shared` is the shared memory of a program in bytes, `registers` those of a thread.
+    `shared` is the shared memory of a program in bytes, `registers` those of a thread;
+    `has_descriptors`: it copies tiles by hardware, and that is worth it (compile.copies_tiles).
     """
 
     name: str
@@ -50,7 +52,7 @@ TARGETS = {
         _cuda(89, 99),
         _cuda(90, 227, has_descriptors=True),
         _cuda(100, 227, has_descriptors=True),
-        _cuda(120, 99, has_descriptors=True),
+        _cuda(120, 99),
         Target("gfx942", ("hip", "gfx942", 64), 64 * 1024, 512, False),
     )
 }
@@ -93,18 +95,19 @@ def compile_kernel(
     num_stages: int = 2,
     divisible: Sequence[str] = (),
     timeout: float = 120.0,
+    worker: Worker | None = None,
 ) -> Report:
     """A kernel of a module (its text, or the path of its file), compiled for one of TARGETS.
 
     `signature` gives each argument its Triton type ("*bf16", "i32", "fp32", "constexpr");
     `divisible` names those that are multiples of 16. Compiling happens in a process of its own,
-    where the interpreter is off. Raises WorkerError where it fails, crashes or takes too long,
-    KeyError for an unknown target.
+    where the interpreter is off, by default one for all callers. Raises WorkerError where it fails,
+    crashes or takes too long, KeyError for an unknown target.
     """
     text = source.read_text() if isinstance(source, Path) else source
     options = {"num_warps": num_warps, "num_stages": num_stages}
     job = (text, kernel, dict(signature), dict(constexprs), list(divisible), TARGETS[target].triton)
-    found = _worker.run(_JOB, "compile_source", *job, options, timeout=timeout)
+    found = (worker or _worker).run(_JOB, "compile_source", *job, options, timeout=timeout)
     return Report(**{**found, "kinds": tuple(found["kinds"]), "warnings": tuple(found["warnings"])})
 
 

@@ -3,30 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gnomon.dsl.errors import InputError
 from gnomon.dsl.nodes import Width
 from gnomon.lowering.emit.triton import print_module, printed
 from gnomon.lowering.pipelines import Kernels
 from gnomon.lowering.schedules.frame import Widths
 from gnomon.lowering.tile import Kernel
-from gnomon.runtime.configs import look_up
+from gnomon.runtime import gpus
 from gnomon.runtime.offline import IO, TARGETS, Report, Target, compile_kernel, specialise
 from gnomon.runtime.stages import KERNELS
 
-GPUS: Mapping[str, str] = {
-    "a100": "sm_80",
-    "a10": "sm_86",
-    "rtx3090": "sm_86",
-    "l4": "sm_89",
-    "l40s": "sm_89",
-    "rtx4090": "sm_89",
-    "h100": "sm_90",
-    "h200": "sm_90",
-    "gh200": "sm_90",
-    "b200": "sm_100",
-    "rtx5090": "sm_120",
-    "mi300x": "gfx942",
-}
 OTHER_AXIS = 32
 """The size of an axis that neither d nor d_v decides (a hidden layer)."""
 
@@ -42,12 +27,7 @@ class KernelReport:
 
 def gpu(name: str) -> Target:
     """The target of a GPU's name or of an architecture. Raises InputError with the known ones."""
-    key = name.lower().replace(" ", "").replace("-", "")
-    target = TARGETS.get(GPUS.get(key, key))
-    if target is None:
-        known = f"one of {', '.join((*GPUS, *TARGETS))}"
-        raise InputError("--gpu", known, repr(name))
-    return target
+    return TARGETS[gpus.gpu(name).target]
 
 
 def reports(
@@ -63,9 +43,11 @@ def reports(
 
     Raises WorkerError where Triton cannot compile one.
     """
+    from gnomon.runtime.configs import look_up  # which asks this module for widths
+
     config = look_up("triton", width, value_width).config
     for each in attentions:
-        constants = _constants(each, width, value_width)
+        constants = constants_of(each, width, value_width)
         for role in roles:
             kernel = getattr(each, role)
             if kernel is not None:
@@ -89,14 +71,20 @@ def _report(kernel: Kernel, target: Target, io: IO, constants: Mapping[str, int]
     )
 
 
-def _constants(kernels: Kernels, width: int, value_width: int) -> dict[str, int]:
-    """True and padded widths, by name."""
+def constants_of(kernels: Kernels, width: int, value_width: int) -> dict[str, int]:
+    """True and padded widths, by name (D0, DV, BD0, BV), of vectors of `width` channels."""
+    true = widths_of(kernels, width, value_width)
+    padded = {name: _power_of_two(true[of]) for name, of in kernels.fwd.widths}
+    return {**true, **padded}
+
+
+def widths_of(kernels: Kernels, width: int, value_width: int) -> dict[str, int]:
+    """True widths by name (D0, DV, E0)."""
     widths = Widths.of(kernels.attention)
     true = {"DV": value_width}
     true |= {f"D{n}": _size(w, width, value_width) for n, w in enumerate(widths.dots)}
     true |= {f"E{n}": _size(w, width, value_width) for n, w in enumerate(widths.vectors)}
-    padded = {name: _power_of_two(true[of]) for name, of in kernels.fwd.widths}
-    return {**true, **padded}
+    return true
 
 
 def _size(axis: Width, width: int, value_width: int) -> int:

@@ -26,14 +26,24 @@ class WorkerError(RuntimeError):
     """A job failed: it raised (the text is its traceback), its process died, or time ran out."""
 
 
+class JobTimeoutError(WorkerError):
+    """A job took too long; its process was killed."""
+
+
+class WorkerDiedError(WorkerError):
+    """The process of a job died: a crash, or a kill from outside."""
+
+
 class Worker:
     """A process that runs one job after another; it starts at the first, and again after a crash.
 
-    `environment` holds the variables in which it differs from this process (None: unset).
+    `environment` holds the variables in which it differs from this process (None: unset); `log` is
+    a file to which it appends what it prints, which compilers do at length.
     """
 
-    def __init__(self, environment: Mapping[str, str | None]) -> None:
+    def __init__(self, environment: Mapping[str, str | None], log: Path | None = None) -> None:
         self._environment = dict(environment)
+        self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, file: Path, function: str, *args: object, timeout: float = 120.0) -> Any:
@@ -49,13 +59,15 @@ class Worker:
             succeeded, result = _receive(process.stdout, time.monotonic() + timeout)
         except TimeoutError:
             self.close()
-            raise WorkerError(
+            raise JobTimeoutError(
                 f"{function} took more than {timeout:g} s; its process is gone"
             ) from None
         except (BrokenPipeError, EOFError):
             code = process.wait()
             self.close()
-            raise WorkerError(f"the process of {function} died with exit status {code}") from None
+            raise WorkerDiedError(
+                f"the process of {function} died with exit status {code}"
+            ) from None
         if not succeeded:
             raise WorkerError(str(result))
         return result
@@ -67,13 +79,20 @@ class Worker:
                 environment.pop(name, None)
                 if value is not None:
                     environment[name] = value
-            self._process = subprocess.Popen(
-                [sys.executable, __file__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-            )
+            with contextlib.ExitStack() as stack:
+                log = None if self._log is None else stack.enter_context(self._log.open("ab"))
+                self._process = subprocess.Popen(
+                    [sys.executable, __file__],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment,
+                )
         return self._process
+
+    def is_running(self) -> bool:
+        """Whether there is a process: a job that comes next does not find a fresh one."""
+        return self._process is not None and self._process.poll() is None
 
     def close(self) -> None:
         """Ends the process: at once where it does nothing, by force where it is busy."""
@@ -134,6 +153,7 @@ def _function(file: str, name: str, known: dict[str, Any]) -> Callable[..., Any]
         assert spec is not None
         assert spec.loader is not None
         known[file] = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = known[file]  # dataclasses look their module up there
         spec.loader.exec_module(known[file])
     function: Callable[..., Any] = getattr(known[file], name)
     return function

@@ -10,6 +10,7 @@ NAMES = (
     "(sixteen_bits and (fox_pruned or tapa_linear or t5_encoder or softpick or streaming))"
     " or nothing_in_nothing_out or pack_of_nothing or rows_without_keys"
     " or (packed_sequences and rope and fewer)"
+    " or (first_call and t5) or (another_shape and fox)"
 )
 
 

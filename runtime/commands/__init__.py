@@ -1,4 +1,4 @@
-"""The command line: `gnomon list | show | lower | check | bench | export | demo | doctor`.
+"""The command line: `gnomon list | show | lower | check | tune | bench | export | demo | doctor`.
 
 Each command is a file of this folder; what takes long to import is imported when a command runs.
 """
@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from gnomon.runtime.commands import bench, catalogue, check, demo, doctor, export, lower, show
+from gnomon.runtime.commands import (
+    bench,
+    catalogue,
+    check,
+    demo,
+    doctor,
+    export,
+    lower,
+    show,
+    tune,
+)
 from gnomon.runtime.commands.console import Commands, write
 
 HELP = """
@@ -46,6 +56,7 @@ app.command("list", epilog=catalogue.EXAMPLES)(catalogue.list_variants)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("lower", epilog=lower.EXAMPLES)(lower.lower)
 app.command("check", epilog=check.EXAMPLES)(check.check)
+app.add_typer(tune.app, name="tune")
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench)
 app.command("export", epilog=export.EXAMPLES)(export.export)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
