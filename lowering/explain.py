@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gnomon.dsl.canonical import canonical
 from gnomon.dsl.nodes import At, Input, Node, Variant, walk
 from gnomon.lowering.config import Config, Tiles
-from gnomon.lowering.core import Anchored, Attention, PairDot, Read, Stream
+from gnomon.lowering.core import Anchored, Attention, PairDot, Read, Stream, TransportDot
 from gnomon.lowering.cost import WIDTH, Cost, costs
 from gnomon.lowering.passes.split_prologue import split_prologue
 from gnomon.lowering.pipelines import ATTENTION_PASSES, Kernels, finish, to_kernels
@@ -301,6 +301,8 @@ def _reads(node: Node, stream: Stream) -> bool:
             return of == stream
         case PairDot(row, column):
             return stream in (row, column)
+        case TransportDot(row, column, near):
+            return stream in (row, column, near)
     return False
 
 

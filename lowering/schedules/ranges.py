@@ -208,14 +208,30 @@ class Ranges:
 
     # -- loops
 
-    def loops(self, mask: Mask, *, interior: Expr | None = None) -> Iterator[Loop]:
+    def whole(self, within: Interval) -> Loop:
+        """The loop over elements that every line sees, in whole tiles."""
+        start = self._let("start", self._low(within))
+        return Loop(start, self._let("stop", reduce(self.least, within.highs)), False)
+
+    def loops(
+        self,
+        mask: Mask,
+        *,
+        interior: Expr | None = None,
+        within: Interval | None = None,
+        edges: bool = False,
+    ) -> Iterator[Loop]:
         """The loops over what some line sees, in order.
 
         `interior`: a condition under which there may be unmasked tiles at all (None: always).
+        `within`: the elements of which these loops are; `edges`: all of them with masks.
         """
         previous: Expr = ZERO
         self.to_end = _runs_to_the_end(mask)
         spans = self.spans(mask)
+        if within is not None:
+            bounds = Span(within, None if edges else within)
+            spans = [_meet(span, bounds) for span in spans]
         for number, span in enumerate(spans):
             tag = "" if len(spans) == 1 else f"_{number + 1}"
             start = self._let(f"start{tag}", self._low(span.some)) if span.some.lows else ZERO
@@ -233,7 +249,10 @@ class Ranges:
                 yield Loop(start, stop, True, end, cut)
                 previous = stop
                 continue
-            full, full_stop = self._interior(span.every, start, stop, tag, interior)
+            starts_whole = span.every.lows == span.some.lows and number == 0
+            full, full_stop = self._interior(
+                span.every, start, stop, tag, interior, starts_whole=starts_whole
+            )
             filled = Loop(full, full_stop, False)
             edge = Loop(full_stop, stop, True, end, cut)
             if full is start:
@@ -246,11 +265,18 @@ class Ranges:
             previous = stop
 
     def _interior(
-        self, every: Interval, start: Expr, stop: Expr, tag: str, interior: Expr | None
+        self,
+        every: Interval,
+        start: Expr,
+        stop: Expr,
+        tag: str,
+        interior: Expr | None,
+        *,
+        starts_whole: bool,
     ) -> tuple[Expr, Expr]:
         """Where the whole tiles begin and end; tiles are counted from the start."""
         full = start
-        if every.lows:
+        if every.lows and not starts_whole:
             low = self.most(self._low(every), start)
             full = self._let(f"full{tag}", self._tiles(start, low, "cdiv"))
         end = self.least(reduce(self.least, every.highs), stop) if every.highs else stop
