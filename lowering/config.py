@@ -23,8 +23,9 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The tiles of the three kernels of an attention."""
+    """The tiles of the three kernels of an attention, and the tokens of a transport's leaf."""
 
     fwd: Tiles
     bwd_rows: Tiles
     bwd_columns: Tiles
+    leaf: int = 64

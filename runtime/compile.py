@@ -151,7 +151,8 @@ class Attention:
         kernels = tuple(to_kernels(a, packed=form.packed) for a in program.attentions)
         streams = [s for a in program.attentions for s in a.streams]
         numbers = any(s.place == "column" and s.role in ("prefix", "scalar") for s in streams)
-        choice = look_up(form.target, *form.widths, form.io, numbers=numbers)
+        tree = any(a.has_transport() for a in program.attentions)
+        choice = look_up(form.target, *form.widths, form.io, numbers=numbers, tree=tree)
         config = self.config or choice.config
         return print_module(
             Module(
@@ -163,6 +164,7 @@ class Attention:
                 tiles_by_name(kernels, config, form.target),
                 Provenance(digest(self.variant), "gnomon.compile", installed_version()),
                 descriptors=form.descriptors,
+                leaf=config.leaf,
             )
         )
 

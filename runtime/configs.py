@@ -3,7 +3,7 @@
 The default tables hold what was measured where a measurement is named, and a guess elsewhere.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gnomon.lowering.config import Config, Tiles
 
@@ -17,7 +17,7 @@ class Choice:
 
 
 def look_up(
-    target: str, width: int, value_width: int, io: str = "bf16", *, numbers: bool = False
+    target: str, width: int, value_width: int, io: str = "bf16", *, numbers: bool = False, tree: bool = False
 ) -> Choice:
     """The tiles for dots of `width` channels, values of `value_width`, elements of `io`.
 
@@ -25,6 +25,9 @@ def look_up(
     program alone fits a Hopper SM: FoX forward took 2.19 ms with three stages, 1.68 with two.
     """
     widest = max(width, value_width)
+    if target == "numba" and tree:
+        tiles = Tiles(64, 64)
+        return Choice(Config(tiles, tiles, tiles, 64), "default of the CPU for transports")
     if target == "numba":
         tiles = Tiles(128, 128)
         return Choice(Config(tiles, tiles, tiles), "default of the CPU, measured at d = 64")
@@ -39,4 +42,7 @@ def look_up(
     else:
         tiles = Tiles(64, 32, 8, 1)
         return Choice(Config(tiles, tiles, tiles), "default of the GPU, not measured")
+    if tree:  # a tile lies in one leaf
+        config = replace(config, leaf=128)
+        return Choice(config, "default of the GPU for transports, not measured")
     return Choice(config, "default of the GPU, measured on an H200 for plain attention and FoX")

@@ -16,9 +16,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gnomon.dsl.errors import InputError
 from gnomon.lowering import tile
 from gnomon.lowering.core import Program
-from gnomon.lowering.emit import gpu_library, triton_helpers
+from gnomon.lowering.emit import gpu_library, transport_library, triton_helpers
 from gnomon.lowering.emit import numba as numba_printer
 from gnomon.lowering.emit import triton as triton_printer
 from gnomon.lowering.emit.autograd_text import AutogradPrinter
@@ -26,7 +27,7 @@ from gnomon.lowering.emit.checks_text import checks
 from gnomon.lowering.emit.launch import Launched, LaunchPrinter, Target, described_form, packed_name
 from gnomon.lowering.emit.prologue import Body, body, helpers, opening, reads_memory_order
 from gnomon.lowering.emit.signature_text import Signature
-from gnomon.lowering.emit.text import INDENT, WIDTH, atom, call, docstring, statement
+from gnomon.lowering.emit.text import INDENT, WIDTH, atom, call, docstring, keyword, statement
 from gnomon.lowering.emit.torch_library import functions
 from gnomon.lowering.pipelines import Kernels
 
@@ -53,6 +54,7 @@ class Module:
 
     config  kernel name -> BM, BN and, for Triton, num_warps, num_stages; a missing one has `TILES`
     io      the dtype of q, k and v that Numba's kernels are for; Triton's take any
+    leaf    tokens of a leaf of a transport's tree, a power of two; tiles divide it
     jit     False leaves Numba's kernels plain Python, for small tests without its compiler
     """
 
@@ -65,6 +67,7 @@ class Module:
     provenance: Provenance = field(default_factory=Provenance)
     jit: bool = True
     descriptors: bool = False
+    leaf: int = 64
 
     @property
     def by_descriptor(self) -> bool:
@@ -87,12 +90,29 @@ def print_module(module: Module) -> str:
         checks(signature, positions=positions),
         "\n".join(_public(module, values, signature)),
     ]
+    if values.flavours:
+        check_leaf(module, kernels)
+        leaf = f'LEAF = {module.leaf}\n"""Tokens of a leaf."""'
+        code[0:0] = [leaf, *transport_library.functions(values.flavours)]
     text = (
         "\n\n\n".join([_opening(module, kernels, code), *(part.strip("\n") for part in code)])
         + "\n"
     )
     ast.parse(text)
     return text
+
+
+def check_leaf(module: Module, kernels: Sequence[tile.Kernel]) -> None:
+    """A tile lies in one leaf. Raises InputError."""
+    if module.leaf < 1 or module.leaf & (module.leaf - 1):
+        raise InputError("leaf", "a power of two", str(module.leaf))
+    for kernel in kernels:
+        name = kernel.name.removesuffix("_packed").removesuffix("_tma")
+        tiles = {**TILES[module.target], **module.config.get(name, {})}
+        for extent in ("BM", "BN"):
+            if module.leaf % tiles[extent]:
+                expected = f"a divisor of the leaf's {module.leaf} tokens for {name}"
+                raise InputError(extent, expected, str(tiles[extent]))
 
 
 # ---- kernels
@@ -180,9 +200,9 @@ def _opening(module: Module, kernels: Sequence[tile.Kernel], code: Sequence[str]
     standard = ["import math"] * ("math." in text)
     if module.target == "numba":
         standard += ["import threading", "from concurrent.futures import ThreadPoolExecutor"]
-        standard += ["from contextlib import contextmanager"]
+    contexts = [x for x in ("contextmanager", "nullcontext") if x in text]
+    standard += [f"from contextlib import {', '.join(contexts)}"] * bool(contexts)
     tools = "partial, wraps" if "@wraps(" in text else "partial"
-    standard += ["from contextlib import nullcontext"] * ("nullcontext" in text)
     standard += ["from fractions import Fraction", f"from functools import {tools}"]
     standard += ["from itertools import pairwise", "from typing import NamedTuple"]
     third = ["import torch"]
@@ -245,8 +265,24 @@ def _public(module: Module, values: Body, signature: Signature) -> list[str]:
     lines += _table([f'"{x.name}": {x.name}' for x in signature.inputs])
     lines += ["    call = check_call(tensors, cu_seqlens, cu_seqlens_q, cu_seqlens_k)"]
     lines += _refusals(module, signature)
+    lines += _from_a_leaf(signature) if values.flavours else []
     is_given = _takes_positions(module, signature)
     return [*lines, *opening(values, module.program, is_given=is_given), *values.lines]
+
+
+def _from_a_leaf(signature: Signature) -> list[str]:
+    """The kernels want queries that begin a leaf: the call with some more in front of them."""
+    given = [f"{x.name}[:, rows]" if x.place == "row" else x.name for x in signature.inputs]
+    inputs = zip(signature.inputs, given, strict=True)
+    args = [atom(code) if x.name in "qkv" else keyword(x.name, atom(code)) for x, code in inputs]
+    args += [keyword("cu_seqlens_q", atom("offsets"))]
+    args += [keyword("cu_seqlens_k", atom("call.cu_seqlens_k"))]
+    args += [keyword(x, atom(x)) for x in ("positions", "return_lse")]
+    lines = ["    moved = from_a_leaf(call, q.device)", "    if moved is not None:"]
+    lines += ["        rows, offsets, asked = moved"]
+    lines += statement("found = ", call(signature.variant.name, *args), 2)
+    last = "tuple(x[:, asked] for x in found) if return_lse else found[:, asked]"
+    return [*lines, f"        return {last}"]
 
 
 def _table(items: Sequence[str]) -> list[str]:

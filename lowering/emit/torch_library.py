@@ -47,6 +47,15 @@ def refuse_second_derivative():
             "torch.autograd.grad without create_graph=True"
         )
 ''',
+    "position_steps": '''
+def position_steps(position, starts):
+    """How far each token is from the one before it, 0 for the first of a sequence."""
+    steps = position.diff(dim=1, prepend=position[:, :1]).float()
+    if starts is not None:
+        first = starts == torch.arange(len(starts), device=starts.device)
+        steps = steps.masked_fill(first[None, :, None], 0.0)
+    return steps
+''',
     "rotate_half": '''
 def rotate_half(x, angle):
     """x with each plane (c, c + d/2) of its channels turned by its angle."""
