@@ -281,8 +281,11 @@ def _from_a_leaf(signature: Signature) -> list[str]:
     lines = ["    moved = from_a_leaf(call, q.device)", "    if moved is not None:"]
     lines += ["        rows, offsets, asked = moved"]
     lines += statement("found = ", call(signature.variant.name, *args), 2)
-    last = "tuple(x[:, asked] for x in found) if return_lse else found[:, asked]"
-    return [*lines, f"        return {last}"]
+    if signature.has_lse:
+        lines += ["        if return_lse:"]
+        lines += ["            out, lse = found"]
+        lines += ["            return taken(out, asked, 0.0), taken(lse, asked, -torch.inf)"]
+    return [*lines, "        return taken(found, asked, 0.0)"]
 
 
 def _table(items: Sequence[str]) -> list[str]:

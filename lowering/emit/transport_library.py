@@ -52,25 +52,41 @@ def leaf_places(call):
 
 
 def from_a_leaf(call, device):
-    """Which queries a call must have so that those of each sequence begin a leaf.
+    """Which queries a call must have so that those of each sequence begin a leaf, if others.
 
-    None where they do; else the rows of q, the offsets of packed sequences, and the place in the
-    result of what was asked for. In front of the queries stands the first of them again.
+    Gives the rows of q, the offsets of packed sequences, and for each query that was asked for its
+    row in the result: -1, the last one, where it stands in front of all keys. In front of the
+    queries stands the first of them again.
     """
-    if call.cu_seqlens_q is None:
-        front = (call.T_k - call.T_q) % LEAF
-        rows = torch.arange(-front, call.T_q, device=device).clamp(min=0)
-        return (rows, None, slice(front, None)) if front and call.T_q else None
-    lengths = call.cu_seqlens_q.diff()
-    front = (call.cu_seqlens_k.diff() - lengths) % LEAF * (lengths > 0)
-    if call.cu_seqlens_q is call.cu_seqlens_k or not front.any():
+    if call.cu_seqlens_q is not None and call.cu_seqlens_q is call.cu_seqlens_k:
         return None
-    counts = lengths + front
+    if call.cu_seqlens_q is None:
+        front = (call.T_k - call.T_q) % LEAF if 0 < call.T_q < call.T_k else 0
+        if not front and call.T_q <= call.T_k:
+            return None
+        few = min(call.T_q, call.T_k)
+        rows = torch.arange(-front, few, device=device).clamp(min=0) + call.T_q - few
+        asked = torch.arange(few - call.T_q, few, device=device)
+        return rows, None, torch.where(asked < 0, -1, asked + front)
+    ends, lengths = call.cu_seqlens_q[1:], call.cu_seqlens_q.diff()
+    few = torch.minimum(lengths, call.cu_seqlens_k.diff())
+    front = (call.cu_seqlens_k.diff() - few) % LEAF * (few > 0)
+    if not (front.any() or (few < lengths).any()):
+        return None
+    counts = few + front
     offsets = F.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))
-    starts = (offsets + F.pad(front, (0, 1)))[:-1].repeat_interleave(counts)
-    rows = torch.arange(len(starts), device=device) - starts
-    asked = (rows >= 0).nonzero()[:, 0]
-    return call.cu_seqlens_q[:-1].repeat_interleave(counts) + rows.clamp(min=0), offsets, asked
+    first = (offsets[:-1] + front).repeat_interleave(counts)
+    rows = (torch.arange(len(first), device=device) - first).clamp(min=0)
+    rows = rows + (ends - few).repeat_interleave(counts)
+    asked = torch.arange(call.T_q, device=device) - (ends - few).repeat_interleave(lengths)
+    asked = torch.where(asked < 0, -1, asked + (offsets[:-1] + front).repeat_interleave(lengths))
+    return rows, offsets, asked
+
+
+def taken(x, asked, none):
+    """The rows that were asked for, `none` where one is -1."""
+    last = x.new_full((x.shape[0], 1, *x.shape[2:]), none)
+    return torch.cat((x, last), 1)[:, asked]
 
 
 def in_leaves(call, x, places):

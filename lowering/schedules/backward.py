@@ -236,7 +236,7 @@ class Backward:
         side = self.fixed
         head = self.frame.h if stream.place == "row" or stream.heads == "Head" else self.frame.kv
         if stream.role == "version":
-            return (self.frame.batch, side.versions(), head), (None, None, None)
+            return (self.frame.batch, side.versions(), head), (None, side.end_of_versions(), None)
         if self.frame.is_in_parts(stream):
             part = ZERO if self.frame.level is None else self.frame.level.part
             return (part, self.frame.batch, side.times, head), (None, None, side.limit, None)

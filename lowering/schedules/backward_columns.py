@@ -61,6 +61,7 @@ class _Columns(Backward):
         tree = Tree(self.frame, "column", first)
         shared = [s for s in self.of_levels() if s.stream.heads != "Head"]
         with tree.levels(column) as queries:
+            column.versions()
             for each in shared:
                 column.load(each.stream)
             self.carry(shared)

@@ -316,13 +316,17 @@ class Side:
             )
         return self.loaded[key]
 
+    def end_of_versions(self) -> Expr:
+        """The row behind the last version that a line of this tile has in the call."""
+        level = self.frame.level
+        assert level is not None
+        shift = level.queries if self.place == "row" else level.keys
+        return self.frame.block.op("+", self.end, shift)
+
     def _version(self, stream: Stream, tensor: Tensor) -> Load:
         """A version's tile; rows of a stationary tile that are missing in the call are there."""
-        level, limit = self.frame.level, None
-        assert level is not None
-        if self.limit is not None and self.place != self.frame.stationary:
-            shift = level.queries if self.place == "row" else level.keys
-            limit = self.frame.block.op("+", self.end, shift)
+        moves = self.limit is not None and self.place != self.frame.stationary
+        limit = self.end_of_versions() if moves else None
         (width,) = self.frame.widths.axes(stream)
         index = (
             self.frame.batch,
