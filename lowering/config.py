@@ -1,7 +1,7 @@
 """Tile sizes and launch options: given to the lowering, never chosen by it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,4 +28,4 @@ class Config:
     fwd: Tiles
     bwd_rows: Tiles
     bwd_columns: Tiles
-    leaf: int = 64
+    leaf: int = field(default=64, kw_only=True)

@@ -24,7 +24,9 @@ from typing import Literal
 from gnomon.dsl import nodes
 from gnomon.dsl.nodes import Expr, Heads, Mask, Variant, Width
 
-Role = Literal["dot", "scalar", "prefix", "low", "anchor", "table", "vector", "host", "version", "near"]
+Role = Literal[
+    "dot", "scalar", "prefix", "low", "anchor", "table", "vector", "host", "version", "near"
+]
 StreamDType = Literal["io", "f32", "i32"]
 
 

@@ -87,9 +87,10 @@ def _formula(formula: Expr, attention: Attention, stage: str) -> Iterator[str]:
         match node:
             case Lookup(Read(stream), _) if stream.role != "table":
                 yield f"a look-up in {stream.name}, which is no table"
-            case (
-                PairDot(row, column) | TransportDot(row, column, _)
-            ) if (row.place, column.place) != ("row", "column"):
+            case PairDot(row, column) | TransportDot(row, column, _) if (
+                row.place,
+                column.place,
+            ) != ("row", "column"):
                 yield f"a dot of {row.place} {row.name} and {column.place} {column.name}"
 
 

@@ -17,7 +17,13 @@ class Choice:
 
 
 def look_up(
-    target: str, width: int, value_width: int, io: str = "bf16", *, numbers: bool = False, tree: bool = False
+    target: str,
+    width: int,
+    value_width: int,
+    io: str = "bf16",
+    *,
+    numbers: bool = False,
+    tree: bool = False,
 ) -> Choice:
     """The tiles for dots of `width` channels, values of `value_width`, elements of `io`.
 
@@ -27,7 +33,7 @@ def look_up(
     widest = max(width, value_width)
     if target == "numba" and tree:
         tiles = Tiles(64, 64)
-        return Choice(Config(tiles, tiles, tiles, 64), "default of the CPU for transports")
+        return Choice(Config(tiles, tiles, tiles, leaf=64), "default of the CPU for transports")
     if target == "numba":
         tiles = Tiles(128, 128)
         return Choice(Config(tiles, tiles, tiles), "default of the CPU, measured at d = 64")

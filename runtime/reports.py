@@ -63,9 +63,10 @@ def reports(
 
     Raises WorkerError where Triton cannot compile one.
     """
-    config = look_up("triton", width, value_width).config
     for each in attentions:
-        constants = _constants(each, width, value_width)
+        tree = each.attention.has_transport()
+        config = look_up("triton", width, value_width, tree=tree).config
+        constants = {**_constants(each, width, value_width), "LEAF": config.leaf}
         for role in roles:
             kernel = getattr(each, role)
             if kernel is not None:

@@ -1,8 +1,8 @@
 """What happens inside of the leaves of a transport, for each flavour of steps, in torch.
 
 Lines are queries [batch, kv_head, leaf, group LEAF, d], keys [batch, kv_head, leaf, LEAF, d];
-a step has w, u [.., LEAF, (repeat,) d], beta [.., LEAF (, repeat)], log [.., LEAF, d]. With U = beta u
-and sl the strictly lower part, in the order of the steps,
+a step has w, u [.., LEAF, (repeat,) d], beta [.., LEAF (, repeat)], log [.., LEAF, d]. With
+U = beta u and sl the strictly lower part, in the order of the steps,
 
     A = sl(U W^T)     F = sl(U K^T)     (I + A) [M Y] = [F U]
     K0 = K - M^T W    P = I - W^T Y     X = tril(Q W^T)     Q0 = Q - X Y

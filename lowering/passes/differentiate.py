@@ -3,8 +3,8 @@
     formula s(x_1, ..., x_n), cotangent g   ->   {x_k: g * ds/dx_k}
 
 Reverse mode over the graph, by a table `function -> adjoints of its operands`. Leaves are
-`PairDot`, `TransportDot`, `Read`, `Anchored` and whole `Lookup` nodes (the adjoint of a look-up is what has to be
-added to the entry). A scalar that meets vectors collects a `Sum` over their channels. Only operands
+`PairDot`, `TransportDot`, `Read`, `Anchored` and whole `Lookup` nodes (the adjoint of a look-up is
+what has to be added to the entry). A scalar that meets vectors collects a `Sum` over their channels. Only operands
 that lead to a differentiable leaf are visited, so that a derivative which nobody asked for is never
 formed.
 

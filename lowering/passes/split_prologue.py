@@ -10,8 +10,8 @@
 
 Takes: a canonical variant (rotations are maps, differences of prefix sums are decays).
 Gives: a `Program` whose pair formulas have the leaves of `lowering/core.py` only.
-Raises: UnsupportedError for score scans and stick-breaking (their schedules come later), for
-transports without a low rank or a diagonal, and for those under masks that show later keys.
+Raises: UnsupportedError for score scans and stick-breaking (their schedules come later), and for
+transports that are no diagonal minus a low rank.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,6 @@ from typing import Literal, cast
 from gnomon.dsl.build import at
 from gnomon.dsl.errors import UnsupportedError
 from gnomon.dsl.kinds import Kind, kind
-from gnomon.dsl.masks import is_causal
 from gnomon.dsl.nodes import (
     Apply,
     At,
@@ -135,9 +134,6 @@ class _Splitter:
                 normaliser, at_least = "ratio", bound
             case _:
                 raise TypeError(f"no attention: {type(node).__name__}")
-        if not is_causal(mask) and any(s.role == "version" for s in self.streams.values()):
-            why = "a key behind the query wants the inverse of each step"
-            raise _unsupported(node, why, self.variant)
         mask = self.mask(mask)
         return Attention(
             name,

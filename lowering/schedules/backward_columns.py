@@ -13,7 +13,7 @@ from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.forward import BM, BN
 from gnomon.lowering.schedules.frame import SETTLED, Side, scalar
 from gnomon.lowering.schedules.ranges import Interval, Loop, Ranges, Stationary
-from gnomon.lowering.schedules.tree import Tree, far_loops
+from gnomon.lowering.schedules.tree import Tree, far_loops, near_loops
 from gnomon.lowering.tile import Cast, Dot, Expr, Full, Kernel, Ref, Store, Tensor, Type
 
 
@@ -107,7 +107,7 @@ class _Columns(Backward):
         if queries is None:
             return ranges.loops(self.a.mask, interior=whole)
         if self.frame.level is None:
-            return ranges.loops(self.a.mask, within=queries, edges=True)
+            return near_loops(ranges, self.a.mask, queries)
         # keys that meet a sibling are all there, queries may end inside of it
         return far_loops(ranges, self.a.mask, queries, ends=True)
 

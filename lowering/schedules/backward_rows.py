@@ -13,7 +13,7 @@ from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.forward import BM, BN
 from gnomon.lowering.schedules.frame import ZERO, Side, scalar
 from gnomon.lowering.schedules.ranges import Loop, Ranges, Stationary
-from gnomon.lowering.schedules.tree import Tree, far_loops
+from gnomon.lowering.schedules.tree import Tree, far_loops, near_loops
 from gnomon.lowering.tile import Kernel, Ref
 
 
@@ -61,14 +61,15 @@ class _Rows(Backward):
         # a missing row has weight 0; only what is summed over rows may mind what it is made of
         ends = any(s.kind in ("total", "channels", "entries") for s in self.sums.values())
         ends = ends or self.a.normaliser != "softmax"
+        whole = self.b.op("<=", self.b.op("+", first, BM), scalar("T_q")) if ends else None
         with tree.levels(row) as keys:
             for each in self.of_levels():
                 row.load(each.stream)
             self.carry(self.of_levels())
-            self.walk(far_loops(ranges, self.a.mask, keys, ends=ends), row, known)
+            self.walk(far_loops(ranges, self.a.mask, keys, interior=whole), row, known)
             self.store(self.of_levels())
         self.b.blank()
-        self.walk(ranges.loops(self.a.mask, within=tree.leaf(), edges=True), row, known)
+        self.walk(near_loops(ranges, self.a.mask, tree.leaf()), row, known)
 
     def walk(self, loops: Iterator[Loop], row: Side, known: dict[str, tile.Expr]) -> None:
         """Every tile of keys of these loops."""

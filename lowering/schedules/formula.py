@@ -189,7 +189,9 @@ class PairTile:
         load = self.let("b_near", Load(tensor, *self.near(tensor)))
         if load.type.shape == self.shape:
             return load
-        return self.let("b_near_turned", self.block.op("+", Full(0.0, Type("f32", self.shape)), load))
+        return self.let(
+            "b_near_turned", self.block.op("+", Full(0.0, Type("f32", self.shape)), load)
+        )
 
     def _dot(self, x: PairDot | TransportDot, row: Stream, column: Stream) -> tile.Expr:
         a, b = self.row.load(row), self.column.load(column)

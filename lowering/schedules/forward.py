@@ -22,7 +22,7 @@ from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.frame import Frame, Side, scalar
 from gnomon.lowering.schedules.masks import visible
 from gnomon.lowering.schedules.ranges import Loop, Ranges, Stationary
-from gnomon.lowering.schedules.tree import EVERYTHING, Tree, beyond, far_loops
+from gnomon.lowering.schedules.tree import EVERYTHING, Tree, beyond, far_loops, near_loops
 from gnomon.lowering.tile import Cast, Dot, Full, Kernel, Number, Reduce, Ref, Store, Tensor, Type
 
 LN2 = math.log(2.0)
@@ -107,11 +107,11 @@ class _Forward:
             for stream in self.a.streams:
                 if stream.role == "version" and stream.place == "row":
                     self.row.load(stream)
-            for loop in far_loops(ranges, self.a.mask, keys, ends=False):
+            for loop in far_loops(ranges, self.a.mask, keys):
                 self.walk(loop)
         self.b.blank()
         self.measure(masked=True)
-        for loop in ranges.loops(self.a.mask, within=tree.leaf(), edges=True):
+        for loop in near_loops(ranges, self.a.mask, tree.leaf()):
             self.walk(loop)
 
     def walk(self, loop: Loop) -> None:

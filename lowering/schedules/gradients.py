@@ -11,7 +11,8 @@ from gnomon.lowering.tile import Ref
 
 Kind = Literal["matrix", "lines", "total", "channels", "entries", "tile"]
 """matrix: [stationary, width] by products; lines: one number a line; total: one number a program;
-channels: one number a channel of a vector; entries: scattered into a table; tile: one number a pair of a leaf, as it is."""
+channels: one number a channel of a vector; entries: scattered into a table; tile: one number a pair
+of a leaf, as it is."""
 
 
 def adjoints(attention: Attention) -> dict[Expr, Expr]:

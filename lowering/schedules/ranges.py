@@ -219,18 +219,18 @@ class Ranges:
         *,
         interior: Expr | None = None,
         within: Interval | None = None,
-        edges: bool = False,
+        all_masked: bool = False,
     ) -> Iterator[Loop]:
         """The loops over what some line sees, in order.
 
         `interior`: a condition under which there may be unmasked tiles at all (None: always).
-        `within`: the elements of which these loops are; `edges`: all of them with masks.
+        `within`: the elements of which these loops are; `all_masked`: none without masks.
         """
         previous: Expr = ZERO
         self.to_end = _runs_to_the_end(mask)
         spans = self.spans(mask)
         if within is not None:
-            bounds = Span(within, None if edges else within)
+            bounds = Span(within, None if all_masked else within)
             spans = [_meet(span, bounds) for span in spans]
         for number, span in enumerate(spans):
             tag = "" if len(spans) == 1 else f"_{number + 1}"

@@ -121,13 +121,39 @@ class Tree:
         return self._stretch(start, span)
 
 
-def far_loops(ranges: Ranges, mask: Mask, within: Interval, *, ends: bool) -> Iterator[Loop]:
+def far_loops(
+    ranges: Ranges,
+    mask: Mask,
+    within: Interval,
+    *,
+    interior: Expr | None = None,
+    ends: bool = False,
+) -> Iterator[Loop]:
     """The loops over a sibling node.
 
-    `ends`: whether lines of either side may be missing, so that a tile needs masks of its own.
+    `interior`: the condition under which the stationary tile has all its lines, where that matters;
+    `ends`: whether lines of the moving side may be missing. Nodes are whole tiles, so that under a
+    causal mask alone only the end of the sequence can cut one.
     """
     far = beyond(mask)
-    if far == EVERYTHING and not ends:
+    if far != EVERYTHING:
+        for loop in ranges.loops(far, within=within, interior=interior):
+            yield loop._replace(cut=True)  # what a tile reaches behind the node is met elsewhere
+    elif interior is None and not ends:
         yield ranges.whole(within)
     else:
-        yield from ranges.loops(far, within=within)
+        for loop in ranges.loops(far, within=within, interior=interior):
+            yield loop._replace(end=None)
+
+
+def near_loops(ranges: Ranges, mask: Mask, leaf: Interval) -> Iterator[Loop]:
+    """The loops over the own leaf, all with masks; whole tiles of it under a causal mask alone."""
+    b = ranges.block
+    for loop in ranges.loops(mask, within=leaf, all_masked=True):
+        if ranges.tile.side == "row" or beyond(mask) != EVERYTHING:
+            yield loop
+            continue
+        (first,) = leaf.lows
+        tiles = b.op("//", b.op("-", loop.start, first), ranges.step)
+        whole = b.let("start_tile", b.op("+", first, b.op("*", tiles, ranges.step)))
+        yield loop._replace(start=b.op("maximum", whole, 0), end=None)
