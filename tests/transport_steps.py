@@ -1,10 +1,23 @@
 """Transports by their definition in float64, step by step, and data where the past counts."""
 
 from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
 
 import torch
+from generated_modules import execute
 from torch import Tensor
 from torch.nn.functional import normalize
+
+from gnomon.lowering.emit import transport_library
+from gnomon.lowering.emit.torch_library import functions
+
+HEAD = """
+from contextlib import contextmanager
+from typing import NamedTuple
+import torch
+import torch.nn.functional as F
+"""
 
 
 def dense_steps(w: Tensor, u: Tensor, beta: Tensor, log: Tensor | None = None) -> Tensor:
@@ -61,3 +74,22 @@ def directions(*shape: int, seed: int = 0) -> Tensor:
     """Vectors of length 1."""
     random = torch.Generator().manual_seed(seed)
     return normalize(torch.randn(shape, generator=random, dtype=torch.float64), dim=-1)
+
+
+def stages(flavour: str, leaf: int) -> ModuleType:
+    """The functions of a flavour as a module."""
+    shared = functions(["call", "query_rows", "refuse_second_derivative"])
+    text = [HEAD, f"LEAF = {leaf}", *shared, *transport_library.functions([flavour])]
+    return execute("\n\n\n".join(text))
+
+
+def call_of(module: ModuleType, lengths: Sequence[tuple[int, int]], heads: int, kv: int) -> Any:
+    """The call of one padded sequence, or of several packed ones."""
+    queries, keys = ([n[side] for n in lengths] for side in (0, 1))
+    sizes = 1, sum(queries), sum(keys), heads, kv, len(lengths), max(queries), max(keys)
+    if len(lengths) == 1:
+        return module.Call(*sizes)
+    offsets = [torch.tensor([0, *n]).cumsum(0, dtype=torch.int32) for n in (queries, keys)]
+    if queries == keys:
+        offsets[1] = offsets[0]
+    return module.Call(*sizes, *offsets)

@@ -4,9 +4,9 @@
 
 Reverse mode over the graph, by a table `function -> adjoints of its operands`. Leaves are
 `PairDot`, `TransportDot`, `Read`, `Anchored` and whole `Lookup` nodes (the adjoint of a look-up is
-what has to be added to the entry). A scalar that meets vectors collects a `Sum` over their channels. Only operands
-that lead to a differentiable leaf are visited, so that a derivative which nobody asked for is never
-formed.
+what has to be added to the entry). A scalar that meets vectors collects a `Sum` over their
+channels. Only operands that lead to a differentiable leaf are visited, so that a derivative which
+nobody asked for is never formed.
 
 Takes: a formula of the normal form (`lowering/core.py`).
 Gives: expressions over the same leaves and the cotangent; nothing evaluates a quantity that the

@@ -5,44 +5,16 @@ of every argument for a random cotangent of the logits, against the definition t
 """
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from generated_modules import execute
 from torch import Tensor
-from transport_steps import dense_steps, directions, logits, swap_tokens
+from transport_steps import call_of, dense_steps, directions, logits, stages, swap_tokens
 
 from gnomon.lowering.emit import transport_library
-from gnomon.lowering.emit.torch_library import functions
 
 BOUND = 1e-11
-HEAD = """
-from contextlib import contextmanager
-from typing import NamedTuple
-import torch
-import torch.nn.functional as F
-"""
-
-
-def stages(flavour: str, leaf: int) -> ModuleType:
-    """The functions of a flavour as a module."""
-    shared = functions(["call", "query_rows", "refuse_second_derivative"])
-    text = [HEAD, f"LEAF = {leaf}", *shared, *transport_library.functions([flavour])]
-    return execute("\n\n\n".join(text))
-
-
-def call_of(module: ModuleType, lengths: Sequence[tuple[int, int]], heads: int, kv: int) -> Any:
-    """The call of one padded sequence, or of several packed ones."""
-    queries, keys = ([n[side] for n in lengths] for side in (0, 1))
-    sizes = 1, sum(queries), sum(keys), heads, kv, len(lengths), max(queries), max(keys)
-    if len(lengths) == 1:
-        return module.Call(*sizes)
-    offsets = [torch.tensor([0, *n]).cumsum(0, dtype=torch.int32) for n in (queries, keys)]
-    if queries == keys:
-        offsets[1] = offsets[0]
-    return module.Call(*sizes, *offsets)
 
 
 def met(call: Any, leaf: int, made: Sequence[Tensor], lengths: Sequence[tuple[int, int]]) -> Tensor:
