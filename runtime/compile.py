@@ -145,6 +145,25 @@ class Attention:
         options = {"cu_seqlens": cu_seqlens, "positions": positions, "return_lse": return_lse}
         return function(q, k, v, **inputs, **packs, **options)
 
+    def prefill(self, q: Tensor, k: Tensor, v: Tensor, **inputs: Any) -> Any:
+        """The output as of a call, and the cache that decoding goes on from; without gradients.
+
+        The cache has `nodes`, each with k [batch, kv_head, token, d] at its right edge, v and the
+        product of its steps, and an open `leaf` (lowering/emit/transport_cache.py). Raises
+        UnsupportedError where the formula has no transport of the form I minus a low rank.
+        """
+        options = {x: inputs.pop(x) for x in ("positions", "return_lse") if x in inputs}
+        tensors = {"q": q, "k": k, "v": v, **inputs}
+        check_tensors(self.variant, tensors, packed=False)
+        form = self._form(tensors, packed=False, positions=options.get("positions") is not None)
+        function = getattr(self.module(form), f"{self.variant.name}_prefill", None)
+        if function is None:
+            raise UnsupportedError(
+                f"{self.variant.name} has no prefill: it has no transport of one low rank",
+                "keep k and v as they are",
+            )
+        return function(q, k, v, **inputs, **options)
+
     def source(self, form: Form) -> str:
         """The text of the module for one form of call."""
         program = to_program(self.variant, positions=form.positions)

@@ -19,13 +19,22 @@ from dataclasses import dataclass, field
 from gnomon.dsl.errors import InputError
 from gnomon.lowering import tile
 from gnomon.lowering.core import Program
-from gnomon.lowering.emit import gpu_library, transport_library, triton_helpers
+from gnomon.lowering.emit import gpu_library, transport_cache, transport_library, triton_helpers
 from gnomon.lowering.emit import numba as numba_printer
 from gnomon.lowering.emit import triton as triton_printer
 from gnomon.lowering.emit.autograd_text import AutogradPrinter
 from gnomon.lowering.emit.checks_text import checks
 from gnomon.lowering.emit.launch import Launched, LaunchPrinter, Target, described_form, packed_name
-from gnomon.lowering.emit.prologue import Body, body, helpers, opening, reads_memory_order
+from gnomon.lowering.emit.prologue import (
+    Body,
+    body,
+    has_prefill,
+    helpers,
+    opening,
+    prefill,
+    reads_memory_order,
+    transports,
+)
 from gnomon.lowering.emit.signature_text import Signature
 from gnomon.lowering.emit.text import INDENT, WIDTH, atom, call, docstring, keyword, statement
 from gnomon.lowering.emit.torch_library import functions
@@ -94,6 +103,8 @@ def print_module(module: Module) -> str:
         check_leaf(module, kernels)
         leaf = f'LEAF = {module.leaf}\n"""Tokens of a leaf."""'
         code[0:0] = [leaf, *transport_library.functions(values.flavours)]
+        if has_prefill(module.program):
+            code += [transport_cache.SOURCE.strip(), "\n".join(_prefill(module, signature))]
     text = (
         "\n\n\n".join([_opening(module, kernels, code), *(part.strip("\n") for part in code)])
         + "\n"
@@ -251,6 +262,12 @@ def _refuses_positions(module: Module) -> bool:
     return not module.program.positions and reads_memory_order(module.program)
 
 
+_PREFILL = """What the call without `_prefill` gives, and the cache that decoding goes on from.
+
+Keys of the cache are as a dot through the transport wants them; biases of the formula that are
+summed along the sequence are the caller's to keep."""
+
+
 def _takes_positions(module: Module, signature: Signature) -> bool:
     return signature.reads_positions and not _refuses_positions(module)
 
@@ -286,6 +303,23 @@ def _from_a_leaf(signature: Signature) -> list[str]:
         lines += ["            out, lse = found"]
         lines += ["            return taken(out, asked, 0.0), taken(lse, asked, -torch.inf)"]
     return [*lines, "        return taken(found, asked, 0.0)"]
+
+
+def _prefill(module: Module, signature: Signature) -> list[str]:
+    """The forward call that leaves a cache too."""
+    name, device = signature.variant.name, "cpu" if module.target == "numba" else "cuda"
+    (dot,) = transports(module.program)
+    lines, args = prefill(module.program, dot, on_gpu=module.target == "triton")
+    given = ["q", "k", "v", "*", *signature.names, "positions=None", "return_lse=False"]
+    head = ["@torch.no_grad()", f'@torch.autocast("{device}", enabled=False)']
+    head += statement(f"def {name}_prefill", call("", *map(atom, given)), 0, ":")
+    head += docstring(_PREFILL, 1)
+    named = [*signature.names, "positions", "return_lse"]
+    parts = [*map(atom, "qkv"), *(keyword(x, atom(x)) for x in named)]
+    head += statement("out = ", call(name, *parts), 1)
+    head += _table([f'"{x.name}": {x.name}' for x in signature.inputs])
+    head += ["    call = check_call(tensors, None, None, None)", *lines]
+    return [*head, *statement("return out, ", call("cache_of", *args), 1)]
 
 
 def _table(items: Sequence[str]) -> list[str]:

@@ -196,6 +196,30 @@ def _run(program: Program, shared: Mapping[object, int], *, on_gpu: bool) -> Bod
     return values
 
 
+def transports(program: Program) -> tuple[Dot, ...]:
+    """The dots that go through a transport."""
+    streams = (s for a in program.attentions for s in a.streams if s.role == "version")
+    return tuple(dict.fromkeys(s.value for s in streams if isinstance(s.value, Dot)))
+
+
+def has_prefill(program: Program) -> bool:
+    """Whether a call can leave a cache: one transport, whose steps are I minus a low rank."""
+    steps = [step_of(dot.through) for dot in transports(program) if dot.through is not None]
+    return len(steps) == 1 and steps[0] is not None and steps[0].flavour == "low_rank"
+
+
+def prefill(program: Program, dot: Dot, *, on_gpu: bool) -> tuple[list[str], list[Code]]:
+    """The lines in front of the cache, and what it is made of."""
+    assert dot.through is not None
+    step = step_of(dot.through)
+    assert step is not None
+    values = Body(program.variant, on_gpu=on_gpu)
+    values.taken |= {"call", "out", program.variant.name}
+    _, k, *parts = transport_text.arguments(values, dot, step)
+    lines = [*opening(values, program, is_given=False), *values.lines]
+    return lines, [atom("call"), k, atom("v"), *parts]
+
+
 def _is_of_others(x: Expr) -> bool:
     """Whether a vector comes from an input whose dtype need not be that of q and k."""
     return any(isinstance(n, Input) and n.name not in ("q", "k") for n in walk(x))

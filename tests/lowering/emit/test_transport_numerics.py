@@ -49,12 +49,7 @@ def errors(expected: Tensor, actual: Tensor) -> list[float]:
     """Relative RMS errors by distance."""
     far = torch.arange(TIME - ROWS, TIME)[:, None] - torch.arange(TIME)
     bands = [(far >= a) & (far < b) for a, b in pairwise(BANDS)]
-    return [
-        float(
-            (actual - expected)[band].square().mean().sqrt() / expected[band].square().mean().sqrt()
-        )
-        for band in bands
-    ]
+    return [rms((actual - expected)[band]) / rms(expected[band]) for band in bands]
 
 
 @pytest.mark.parametrize("data", ["swaps of 5 slots", "dense reflections", "one w again and again"])
