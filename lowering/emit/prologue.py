@@ -12,7 +12,7 @@ from gnomon.lowering.emit.signature_text import Signature, symbol_name
 from gnomon.lowering.emit.text import Code, atom, call, keyword, statement
 from gnomon.lowering.emit.torch import SHORT, Values
 from gnomon.lowering.emit.torch_text import PLACES, Value, method, subscript
-from gnomon.lowering.transports.steps import step_of
+from gnomon.lowering.transports import step_of
 
 _TIMES = {"row": "call.T_q", "column": "call.T_k"}
 _HEADS = {"Head": "call.H", "KVHead": "call.KV", None: "1"}
@@ -30,7 +30,7 @@ class Body(Values):
     made: dict[Dot, list[str]] = field(default_factory=dict)
     """The versions of queries and keys, and the dots inside of leaves, of a transport."""
     flavours: list[str] = field(default_factory=list)
-    """The kinds of steps of the transports (transports/steps.py)."""
+    """The kinds of steps of the transports (lowering/transports.py)."""
 
     def _visit(self, node: Expr) -> Value:
         match node:

@@ -7,7 +7,7 @@ and keys at the right edge of their node, for each level of a binary tree over t
 (schedules/tree.py says how their rows are numbered). The backward pass is Horner's rule over the
 levels, from the top. Saved are the arguments and the versions; all else is formed again, and what
 happens inside of the leaves, and to the products of nodes, is differentiated by autograd there and
-then. A flavour of steps (transports/steps.py) brings five functions:
+then. A flavour of steps (lowering/transports.py) brings five functions:
 
     <flavour>_leaves(q, k, *step)     queries at the left edge, keys at the right edge, near, P
     <flavour>_joined(later, earlier)  P of two neighbours

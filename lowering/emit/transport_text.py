@@ -11,7 +11,7 @@ from gnomon.dsl.nodes import Builtin, Dot, Expr, Heads
 from gnomon.lowering.core import Stream
 from gnomon.lowering.emit.text import Code, atom, call, infix
 from gnomon.lowering.emit.torch_text import Value, method, subscript
-from gnomon.lowering.transports.steps import Step
+from gnomon.lowering.transports import Step
 
 if TYPE_CHECKING:
     from gnomon.lowering.emit.prologue import Body

@@ -58,7 +58,7 @@ from gnomon.lowering.core import (
     TransportDot,
 )
 from gnomon.lowering.passes.name_streams import stream_name
-from gnomon.lowering.transports.steps import step_of
+from gnomon.lowering.transports import step_of
 
 StreamPlace = Literal["row", "column", "constant"]
 _SIDES: dict[str, StreamPlace] = {"row": "row", "column": "column", "constant": "constant"}

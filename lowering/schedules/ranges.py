@@ -227,11 +227,7 @@ class Ranges:
         `within`: the elements of which these loops are; `all_masked`: none without masks.
         """
         previous: Expr = ZERO
-        self.to_end = _runs_to_the_end(mask)
-        spans = self.spans(mask)
-        if within is not None:
-            bounds = Span(within, None if all_masked else within)
-            spans = [_meet(span, bounds) for span in spans]
+        spans = self._spans(mask, within, all_masked=all_masked)
         for number, span in enumerate(spans):
             tag = "" if len(spans) == 1 else f"_{number + 1}"
             start = self._let(f"start{tag}", self._low(span.some)) if span.some.lows else ZERO
@@ -245,24 +241,33 @@ class Ranges:
             # under a causal mask the last query sees every key: all of memory is somebody's
             is_seen = self.tile.side == "row" and mask.rule == "causal" and not mask.operands[0]
             end = None if stop == self.tile.total or is_seen else stop
+            edges = Loop(start, stop, True, end, cut)
             if span.every is None:
-                yield Loop(start, stop, True, end, cut)
-                previous = stop
-                continue
-            starts_whole = span.every.lows == span.some.lows and number == 0
-            full, full_stop = self._interior(
-                span.every, start, stop, tag, interior, starts_whole=starts_whole
-            )
-            filled = Loop(full, full_stop, False)
-            edge = Loop(full_stop, stop, True, end, cut)
-            if full is start:
-                yield from (filled, edge)
+                yield edges
             else:
-                inside = self._let(f"inside{tag}", self.sub(full_stop, full))
-                edges = self.sub(stop, inside)
-                yield edge._replace(start=start, stop=edges, jump=(full, inside))
-                yield filled
+                starts_whole = span.every.lows == span.some.lows and number == 0
+                full, full_stop = self._interior(
+                    span.every, start, stop, tag, interior, starts_whole=starts_whole
+                )
+                yield from self._around(edges, full, full_stop, tag)
             previous = stop
+
+    def _spans(self, mask: Mask, within: Interval | None, *, all_masked: bool) -> list[Span]:
+        self.to_end = _runs_to_the_end(mask)
+        if within is None:
+            return self.spans(mask)
+        bounds = Span(within, None if all_masked else within)
+        return [_meet(span, bounds) for span in self.spans(mask)]
+
+    def _around(self, edges: Loop, full: Expr, full_stop: Expr, tag: str) -> Iterator[Loop]:
+        """The whole tiles, and the edges behind them or on both sides of them."""
+        filled = Loop(full, full_stop, False)
+        if full is edges.start:
+            yield from (filled, edges._replace(start=full_stop))
+            return
+        inside = self._let(f"inside{tag}", self.sub(full_stop, full))
+        yield edges._replace(stop=self.sub(edges.stop, inside), jump=(full, inside))
+        yield filled
 
     def _interior(
         self,
