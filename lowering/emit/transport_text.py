@@ -57,6 +57,7 @@ def _logarithm(body: "Body", step: Step, log: Expr, heads: Heads) -> Code:
     """The logarithms of a diagonal; one that all tokens share counts for each unit of distance."""
     value = body.widened(body.value(log))
     if value.place == "constant":
+        value = value if value.is_atomic else body.bind("log_step", value)
         position = body.value(Builtin("position"))
         steps = call(body.helper("position_steps"), position.code, body.need("starts"))
         code = infix("*", subscript(steps, "..., None"), value.code)
