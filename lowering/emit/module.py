@@ -99,16 +99,16 @@ def print_module(module: Module) -> str:
         checks(signature, positions=positions),
         "\n".join(_public(module, values, signature)),
     ]
+    leaf = ""
     if values.flavours:
         check_leaf(module, kernels)
-        leaf = f'LEAF = {module.leaf}\n"""Tokens of a leaf."""'
-        code[0:0] = [leaf, *transport_library.functions(values.flavours)]
+        apart = "\n" * (3 if module.target == "numba" else 2)  # behind a function, or an import
+        leaf = f'{apart}LEAF = {module.leaf}\n"""Tokens of a leaf."""'
+        code[0:0] = transport_library.functions(values.flavours)
         if has_prefill(module.program):
             code += [transport_cache.SOURCE.strip(), "\n".join(_prefill(module, signature))]
-    text = (
-        "\n\n\n".join([_opening(module, kernels, code), *(part.strip("\n") for part in code)])
-        + "\n"
-    )
+    head = _opening(module, kernels, code) + leaf
+    text = "\n\n\n".join([head, *(part.strip("\n") for part in code)]) + "\n"
     ast.parse(text)
     return text
 

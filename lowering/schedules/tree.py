@@ -93,7 +93,7 @@ class Tree:
             number = op("//", self.where, span)
             meets = op("%", number if self.place == "row" else op("+", number, 1), 2)
             sibling = b.let("sibling", meets, self._note())
-            with b.loop("i_meet", 0, sibling, 1), frame.scope(side):
+            with b.loop("_meets", 0, sibling, 1), frame.scope(side):
                 pair = b.let("pair", op("//", self.where, op("*", span, 2)))
                 base = op("*", op("-", op("-", scalar("L"), i_l), 1), scalar("R"))
                 keys = op("-", base, op("*", pair, span))
