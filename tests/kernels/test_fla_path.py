@@ -1,7 +1,8 @@
 """The published test cases of flash-linear-attention's PaTH attention, at its own tolerances.
 
 Shapes, values and bounds of its tests/ops/test_path_attn.py (0.6.0), the disabled dense case too;
-the reference is the float64 oracle. In its formula the gate is scaled with the score: `path_fox_fla`.
+the reference is the float64 oracle. In its formula the gate is scaled with the score, which is
+`path_fox_fla` here.
 An error counts as rms(difference) / rms(expected), or if no element is off by more than 1e-6.
 """
 
@@ -57,7 +58,7 @@ def results(function: Any, given: Mapping[str, Tensor], do: Tensor, **options: A
     leaves = {n: x.detach().requires_grad_() for n, x in given.items()}
     out = function(**leaves, **options)
     found = torch.autograd.grad(out, list(leaves.values()), do.to(out.dtype))
-    return {"out": out, **{f"d{n}": g for n, g in zip(leaves, found, strict=True)}}
+    return {"out": out.detach(), **{f"d{n}": g for n, g in zip(leaves, found, strict=True)}}
 
 
 def assert_within(given: Mapping[str, Tensor], bounds: Mapping[str, float], **options: Any) -> None:
