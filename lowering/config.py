@@ -1,7 +1,7 @@
 """Tile sizes and launch options: given to the lowering, never chosen by it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,9 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The tiles of the three kernels of an attention."""
+    """The tiles of the three kernels of an attention, and the tokens of a transport's leaf."""
 
     fwd: Tiles
     bwd_rows: Tiles
     bwd_columns: Tiles
+    leaf: int = field(default=64, kw_only=True)

@@ -10,6 +10,7 @@ pair in it; the prologue evaluates it once for every token. The pair formulas (`
 
     Read(stream)              a row, column or constant value (scalar, or a table inside a Lookup)
     PairDot(row, column)      the dot of two streams of vectors
+    TransportDot(row, column, near)   the dot of vectors that a transport has moved to one place
     Anchored(stream, anchor)  a prefix sum, minus the prefix sum at the first row of the query tile
     Index(place)              the position of the query or of the key, counted in its sequence
     Given(name)               a value that the schedule provides (cotangents, row statistics)
@@ -23,7 +24,9 @@ from typing import Literal
 from gnomon.dsl import nodes
 from gnomon.dsl.nodes import Expr, Heads, Mask, Variant, Width
 
-Role = Literal["dot", "scalar", "prefix", "low", "anchor", "table", "vector", "host"]
+Role = Literal[
+    "dot", "scalar", "prefix", "low", "anchor", "table", "vector", "host", "version", "near"
+]
 StreamDType = Literal["io", "f32", "i32"]
 
 
@@ -40,6 +43,9 @@ class Stream:
     table    [batch, time, heads, entries] or, of a constant, [heads, entries] or [entries]
     vector   [heads, n] or [n]: a constant vector of a channel sum (FIRE's hidden layer)
     host     a Python number known at the launch (scale)
+    version  [batch, level * R + row', heads, width], dtype io: a dot's vectors at the edge where
+             two sibling nodes of a level meet (schedules/tree.py); the value is the whole dot
+    near     [batch, time_q, head, LEAF], fp32: the dots of a query with the keys of its own leaf
     """
 
     name: str
@@ -65,6 +71,15 @@ class PairDot(Expr):
 
     row: Stream
     column: Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransportDot(Expr):
+    """row_i T_i ... T_{j+1} . column_j: a product of versions, in one leaf a number of `near`."""
+
+    row: Stream
+    column: Stream
+    near: Stream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,16 +152,22 @@ class Attention:
 
         Its error is in each row's delta, and would add up where a gradient sums over rows.
         """
-        sums = any(s.differentiable and s.role != "dot" for s in self.streams)
+        vectors = ("dot", "version", "near")
+        sums = any(s.differentiable and s.role not in vectors for s in self.streams)
         return sums and self.normaliser != "weighted_sum"
 
-    def dots(self) -> tuple[PairDot, ...]:
+    def dots(self) -> tuple[PairDot | TransportDot, ...]:
         """The distinct dots of its formulas, in order of first use."""
-        found: dict[PairDot, None] = {}
+        found: dict[PairDot | TransportDot, None] = {}
         for formula in (self.exponent, self.weight, self.denominator):
             if formula is not None:
-                found.update((n, None) for n in nodes.walk(formula) if isinstance(n, PairDot))
+                dots = (n for n in nodes.walk(formula) if isinstance(n, PairDot | TransportDot))
+                found.update((n, None) for n in dots)
         return tuple(found)
+
+    def has_transport(self) -> bool:
+        """Whether a dot goes through a transport: its kernels walk a tree over leaves."""
+        return any(stream.role == "version" for stream in self.streams)
 
 
 @dataclass(frozen=True, slots=True)

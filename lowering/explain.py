@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gnomon.dsl.canonical import canonical
 from gnomon.dsl.nodes import At, Input, Node, Variant, walk
 from gnomon.lowering.config import Config, Tiles
-from gnomon.lowering.core import Anchored, Attention, PairDot, Read, Stream
+from gnomon.lowering.core import Anchored, Attention, PairDot, Read, Stream, TransportDot
 from gnomon.lowering.cost import WIDTH, Cost, costs
 from gnomon.lowering.passes.split_prologue import split_prologue
 from gnomon.lowering.pipelines import ATTENTION_PASSES, Kernels, finish, to_kernels
@@ -112,6 +112,8 @@ class _Explained:
             return Choice(subject, "passed through untouched", "it is a tensor of the call")
         if stream.role == "host":
             return Choice(subject, "a number of the launch", "it is known from the shapes alone")
+        if stream.role in ("version", "near"):
+            return self.of_transport(stream)
         if stream.role == "prefix":
             why = "a sum over what lies between is a difference of two of them"
             return Choice(subject, "summed along the sequence, before the kernel", why, Cost())
@@ -129,6 +131,21 @@ class _Explained:
             Cost(),
             (again,),
         )
+
+    def of_transport(self, stream: Stream) -> Choice:
+        """How the dots through an ordered product are formed."""
+        subject = f"stream {stream.name}"
+        if stream.role == "near":
+            why = "its queries and keys have steps between them that no edge of a leaf parts"
+            return Choice(subject, "dots inside of a leaf, formed before the kernel", why, Cost())
+        why = "siblings of a tree share an edge: there a dot through all steps is a plain product"
+        chain = Alternative(
+            "moved from block to block by the kernel",
+            Cost(flops=2 * float(self.sizes.get("D0", WIDTH))),
+            "a product of d by d for each block that a query passes, in the inner loop",
+        )
+        chosen = "moved once for each level of a tree over leaves, before the kernel"
+        return Choice(subject, chosen, why, Cost(), (chain,))
 
     def prefix_sums(self) -> Iterator[Choice]:
         """How differences of prefix sums are formed."""
@@ -241,6 +258,7 @@ class _Explained:
             "total": "as one partial sum for each program",
             "channels": "as partial sums for each channel",
             "entries": "scattered into entries that one program owns",
+            "tile": "pair by pair for each leaf",
         }[each.kind]
         alternatives = (
             Alternative("atomic additions", None, "the order of the sums would change by the run"),
@@ -301,6 +319,8 @@ def _reads(node: Node, stream: Stream) -> bool:
             return of == stream
         case PairDot(row, column):
             return stream in (row, column)
+        case TransportDot(row, column, near):
+            return stream in (row, column, near)
     return False
 
 

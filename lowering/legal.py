@@ -22,11 +22,12 @@ from gnomon.lowering.core import (
     Program,
     Read,
     Stream,
+    TransportDot,
 )
 from gnomon.lowering.tile import Kernel
 
 _PAIR: frozenset[type[Node]] = frozenset(
-    {Apply, Constant, Sum, Lookup, Read, PairDot, Anchored, Index}
+    {Apply, Constant, Sum, Lookup, Read, PairDot, TransportDot, Anchored, Index}
 )
 
 AFTER: dict[str, frozenset[type[Node]]] = {
@@ -62,7 +63,9 @@ def _attention(attention: Attention, stage: str) -> Iterator[str]:
     if len(set(names)) != len(names):
         yield f"two streams of one name among {', '.join(names)}"
     for stream in attention.streams:
-        if stream.place != "constant" and kind(stream.value).place != stream.place:
+        of_pair = stream.role in ("version", "near")  # made of the whole dot
+        place = "pair" if of_pair else stream.place
+        if stream.place != "constant" and kind(stream.value).place != place:
             yield f"the stream {stream.name} holds a {kind(stream.value).place} value"
     formulas = (attention.weight, attention.denominator, attention.exponent, attention.row_term)
     for formula in formulas:
@@ -84,7 +87,10 @@ def _formula(formula: Expr, attention: Attention, stage: str) -> Iterator[str]:
         match node:
             case Lookup(Read(stream), _) if stream.role != "table":
                 yield f"a look-up in {stream.name}, which is no table"
-            case PairDot(row, column) if (row.place, column.place) != ("row", "column"):
+            case PairDot(row, column) | TransportDot(row, column, _) if (
+                row.place,
+                column.place,
+            ) != ("row", "column"):
                 yield f"a dot of {row.place} {row.name} and {column.place} {column.name}"
 
 
@@ -95,6 +101,8 @@ def _streams(node: Node, attention: Attention) -> Iterator[str]:
             named = (stream,)
         case PairDot(a, b) | Anchored(a, b):
             named = (a, b)
+        case TransportDot(a, b, c):
+            named = (a, b, c)
     for stream in named:
         if stream not in attention.streams:
             yield f"the stream {stream.name} is not among the attention's"
@@ -114,7 +122,7 @@ def _reads_key(node: Node) -> bool:
             return stream.place == "column"
         case Index(place):
             return place == "column"
-    return isinstance(node, PairDot)
+    return isinstance(node, PairDot | TransportDot)
 
 
 def _epilogue(program: Program) -> Iterator[str]:

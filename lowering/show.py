@@ -21,6 +21,7 @@ from gnomon.lowering.core import (
     PairDot,
     Program,
     Read,
+    TransportDot,
 )
 from gnomon.lowering.emit.text import ATOM, LEVELS, Code, atom, call, infix, prefix
 from gnomon.lowering.tile import Kernel, Stmt
@@ -86,6 +87,8 @@ def _formula(x: Node) -> Code:
         case Apply(fn, args):
             return _applied(fn, [_formula(arg) for arg in args])
         case PairDot(row, column):
+            return Code(f"{row.name}_i . {column.name}_j", LEVELS["*"])
+        case TransportDot(row, column, _):
             return Code(f"{row.name}_i . {column.name}_j", LEVELS["*"])
         case Read(stream) | Anchored(stream, _):
             side = _SIDE.get(stream.place)

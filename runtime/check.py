@@ -103,7 +103,7 @@ def function_under_test(variant: Variant, on: On) -> Attention:
         late = "; triton is imported already" if "triton" in sys.modules else ""
         raise InputError("on", "TRITON_INTERPRET=1 in the environment", f"none{late}")
     tiles = Tiles(16, 16, 1, 1)
-    return compile(variant, target="triton", config=Config(tiles, tiles, tiles))
+    return compile(variant, target="triton", config=Config(tiles, tiles, tiles, leaf=16))
 
 
 def compare(

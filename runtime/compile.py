@@ -168,6 +168,25 @@ class Attention:
         options = {"cu_seqlens": cu_seqlens, "positions": positions, "return_lse": return_lse}
         return function(q, k, v, **inputs, **packs, **options)
 
+    def prefill(self, q: Tensor, k: Tensor, v: Tensor, **inputs: Any) -> Any:
+        """The output as of a call, and the cache that decoding goes on from; without gradients.
+
+        The cache has `nodes`, each with k [batch, kv_head, token, d] at its right edge, v and the
+        product of its steps, and an open `leaf` (lowering/emit/transport_cache.py). Raises
+        UnsupportedError where the formula has no transport of the form I minus a low rank.
+        """
+        options = {x: inputs.pop(x) for x in ("positions", "return_lse") if x in inputs}
+        tensors = {"q": q, "k": k, "v": v, **inputs}
+        check_tensors(self.variant, tensors, packed=False)
+        form = self._form(tensors, packed=False, positions=options.get("positions") is not None)
+        function = getattr(self.module(form), f"{self.variant.name}_prefill", None)
+        if function is None:
+            raise UnsupportedError(
+                f"{self.variant.name} has no prefill: it has no transport of one low rank",
+                "keep k and v as they are",
+            )
+        return function(q, k, v, **inputs, **options)
+
     def source(self, form: Form) -> str:
         """The text of the module for one form of call."""
         return self._source(form)[0]
@@ -176,7 +195,7 @@ class Attention:
         """The text, and whether its tiles are from a record that another compiler made."""
         program = to_program(self.variant, positions=form.positions)
         kernels = tuple(to_kernels(a, packed=form.packed) for a in program.attentions)
-        tiles, is_foreign = self._tiles(form, kernels, tuned=tuned)
+        tiles, leaf, is_foreign = self._tiles(form, kernels, tuned=tuned)
         text = print_module(
             Module(
                 program,
@@ -187,22 +206,24 @@ class Attention:
                 tiles,
                 Provenance(digest(self.variant), "gnomon.compile", installed_version()),
                 descriptors=form.descriptors,
+                leaf=leaf,
             )
         )
         return text, is_foreign
 
     def _tiles(
         self, form: Form, kernels: tuple[Kernels, ...], *, tuned: bool
-    ) -> tuple[dict[str, Mapping[str, int]], bool]:
-        """Kernel name -> its tunables, and whether some are from another compiler's record."""
+    ) -> tuple[dict[str, Mapping[str, int]], int, bool]:
+        """Kernel name -> its tunables, the leaf, and whether another compiler made some records."""
         if self.config is not None:
-            return tiles_by_name(kernels, self.config, form.target), False
+            return tiles_by_name(kernels, self.config, form.target), self.config.leaf, False
         if form.site is None or not tuned:
             device = None if form.site is None else form.site.device
             choice = configs.default_config(
                 kernels, form.widths, form.io, form.target, device=device
             )
-            return tiles_by_name(kernels, choice.config, form.target), False
+            leaf = choice.config.leaf
+            return tiles_by_name(kernels, choice.config, form.target), leaf, False
         chosen = configs.choose(
             kernels,
             form.widths,
@@ -215,7 +236,10 @@ class Attention:
         )
         configs.say(self.variant.name, form.site, chosen)
         tiles = {name: each.tiles.numbers(form.target) for name, each in chosen.items()}
-        return tiles, any(c.found is not None and not c.found.exact for c in chosen.values())
+        # tiles of a transport lie in one leaf, the largest that there is by default
+        leaf = configs.default_config(kernels, form.widths, form.io, form.target).config.leaf
+        foreign = any(c.found is not None and not c.found.exact for c in chosen.values())
+        return tiles, leaf, foreign
 
     def module(self, form: Form) -> ModuleType:
         """The imported module for one form of call; made once."""

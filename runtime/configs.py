@@ -8,7 +8,7 @@ The default tables hold what was measured where a measurement is named, and a gu
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -61,6 +61,7 @@ def look_up(
     *,
     numbers: bool = False,
     shared: int | None = None,
+    tree: bool = False,
 ) -> Choice:
     """The tiles for dots of `width` channels, values of `value_width`, elements of `io`.
 
@@ -68,6 +69,9 @@ def look_up(
     `numbers`: keys have numbers beside their vectors (gates, sums), which take registers.
     """
     widest = max(width, value_width)
+    if target == "numba" and tree:
+        tiles = Tiles(64, 64)
+        return Choice(Config(tiles, tiles, tiles, leaf=64), "default of the CPU for transports")
     if target == "numba":
         tiles = Tiles(128, 128)
         return Choice(Config(tiles, tiles, tiles), "default of the CPU, measured at d = 64")
@@ -85,6 +89,9 @@ def look_up(
     else:
         tiles = Tiles(64, 32, 8, 1)
         return Choice(Config(tiles, tiles, tiles), "default of the GPU, not measured")
+    if tree:  # a tile lies in one leaf
+        config = replace(config, leaf=128)
+        return Choice(config, "default of the GPU for transports, not measured")
     return Choice(config, "default of the GPU, measured on an H200 for plain attention and FoX")
 
 
@@ -195,7 +202,8 @@ def default_config(
     numbers = any(s.place == "column" and s.role in ("prefix", "scalar") for s in streams)
     card = None if device is None else TARGETS.get(device.target)
     shared = None if card is None else card.shared
-    return look_up(target, *widths, io, numbers=numbers, shared=shared)
+    tree = any(each.attention.has_transport() for each in kernels)
+    return look_up(target, *widths, io, numbers=numbers, shared=shared, tree=tree)
 
 
 def key_of(

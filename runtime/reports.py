@@ -45,9 +45,10 @@ def reports(
     """
     from gnomon.runtime.configs import look_up  # which asks this module for widths
 
-    config = look_up("triton", width, value_width).config
     for each in attentions:
-        constants = constants_of(each, width, value_width)
+        tree = each.attention.has_transport()
+        config = look_up("triton", width, value_width, tree=tree).config
+        constants = {**constants_of(each, width, value_width), "LEAF": config.leaf}
         for role in roles:
             kernel = getattr(each, role)
             if kernel is not None:

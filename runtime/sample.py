@@ -86,6 +86,7 @@ class Roles:
     """In which roles the inputs of a variant stand, by name."""
 
     directions: set[str] = field(default_factory=set)  # w, u of an outer product
+    beside: dict[str, str] = field(default_factory=dict)  # u of an outer product -> its w
     scales: set[str] = field(default_factory=set)  # beta of an outer product
     decays: set[str] = field(default_factory=set)  # logarithms, below 0
     positive: set[str] = field(default_factory=set)  # inside a logarithm and the like
@@ -106,6 +107,8 @@ def roles_of(variant: Variant) -> Roles:
         match node:
             case Outer(w, u, scale):
                 found.directions |= _inputs(w, u)
+                if isinstance(w, Input) and isinstance(u, Input) and w != u:
+                    found.beside[u.name] = w.name
                 found.scales |= _inputs(scale)
             case Diagonal(x) | Decay(x):
                 found.decays |= _inputs(x)
@@ -179,6 +182,10 @@ class Sampler:
         random = torch.Generator().manual_seed(self.seed)
         made: dict[str, Any] = {x.name: self.draw(x, roles, random) for x in variant.inputs}
         size = (shape.batch, shape.time, shape.kv_heads, shape.value_dim or shape.dim)
+        for name, other in roles.beside.items():
+            # a product of steps with other directions grows without bound along the sequence
+            near = made[other] + 0.05 * torch.randn(made[name].shape, generator=random).double()
+            made[name] = functional.normalize(near, dim=-1)
         made["v"] = torch.randn(size, generator=random, dtype=torch.float64)
         vectors = {x.name for x in variant.inputs if x.axes and x.place != "constant"}
         narrow = {"q", "k", "v"} | (vectors - roles.summed)

@@ -53,14 +53,9 @@ Judge = Callable[[list[Record]], None]
 T = TypeVar("T")
 
 WITHOUT_KERNELS = frozenset(
-    (
-        *("path", "path_normalized", "path_fox", "path_fox_fla", "gated_delta", "delta_product"),
-        *("iplr", "dplr", "kda", "ordered_rotations", "ordered_plane_rotations", "xpos", "wall"),
-        *("delta_net", "delta_product_linear", "kda_linear", "rwkv7_linear", "gla"),
-        *("hope_hyperbolic", "grape_ap", "cope", "stick_breaking", "geometric"),
-    )
+    ("ordered_rotations", "grape_ap", "cope", "stick_breaking", "geometric")
 )
-"""Rows that are no pointwise formula: they wait for transports and scans."""
+"""Rows that wait for scans of scores, and for exponentials of blocks of each token."""
 
 HYPERPARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "sliding_window": {"size": 40},

@@ -137,7 +137,7 @@ def evaluate_streams(
     for stream in attention.streams:
         if stream.role == "host":
             numbers[stream.name] = float(evaluators[0](stream.value).reshape(-1)[0])
-        else:
+        elif stream.role not in ("version", "near"):
             tensors[stream.name] = _tensor(stream, evaluators, sizes)
     return tensors, numbers
 

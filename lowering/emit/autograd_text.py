@@ -182,14 +182,17 @@ class AutogradPrinter:
         results = ", ".join(t.name for t in launched.outputs)
         lines += statement(f"{results} = ", self._launched(launched, "ctx."), 3)
         for stream in streams:
-            lines += self._fold(stream)
+            lines += self._fold(stream, launched)
         if "v" in wanted:
             lines += [f"{INDENT * 3}dv = dv.to(v.dtype)"]
         return lines
 
-    def _fold(self, stream: Stream) -> list[str]:
+    def _fold(self, stream: Stream, launched: Launched) -> list[str]:
         name = stream.name
-        if stream.place == "constant":
+        (tensor,) = (t for t in launched.outputs if t.name == f"d_{name}")
+        if tensor.axes[0] == "part":
+            code = call("fold_heads", atom(f"d_{name}.sum(0)"), atom(name), atom("2"))
+        elif stream.place == "constant":
             code = call("fold_heads", atom(f"d_{name}.sum((0, 1))"), atom(name), atom("0"))
         else:
             code = call("fold_heads", atom(f"d_{name}"), atom(name), atom("2"))

@@ -45,6 +45,9 @@ _NUMBERS = {
     "H": "call.H",
     "G": "call.H // call.KV",
     "B": "call.sequences",
+    "L": "level_count(call)",
+    "R": "(LEAF << level_count(call)) // 2",
+    "LEAF": "LEAF",
 }
 
 
@@ -119,6 +122,7 @@ class LaunchPrinter:
         for tensor in self.launched.inputs:
             for axis, name in enumerate(tensor.axes):
                 sizes.setdefault(name, f"{tensor.name}.shape[{axis - len(tensor.axes)}]")
+        sizes["part"] = "level_count(call) + 1"
         sizes["block"] = self._blocks("q", "BM")
         return sizes
 

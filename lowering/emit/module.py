@@ -16,17 +16,27 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gnomon.dsl.errors import InputError
 from gnomon.lowering import tile
 from gnomon.lowering.core import Program
-from gnomon.lowering.emit import gpu_library, triton_helpers
+from gnomon.lowering.emit import gpu_library, transport_cache, transport_library, triton_helpers
 from gnomon.lowering.emit import numba as numba_printer
 from gnomon.lowering.emit import triton as triton_printer
 from gnomon.lowering.emit.autograd_text import AutogradPrinter
 from gnomon.lowering.emit.checks_text import checks
 from gnomon.lowering.emit.launch import Launched, LaunchPrinter, Target, described_form, packed_name
-from gnomon.lowering.emit.prologue import Body, body, helpers, opening, reads_memory_order
+from gnomon.lowering.emit.prologue import (
+    Body,
+    body,
+    has_prefill,
+    helpers,
+    opening,
+    prefill,
+    reads_memory_order,
+    transports,
+)
 from gnomon.lowering.emit.signature_text import Signature
-from gnomon.lowering.emit.text import INDENT, WIDTH, atom, call, docstring, statement
+from gnomon.lowering.emit.text import INDENT, WIDTH, atom, call, docstring, keyword, statement
 from gnomon.lowering.emit.torch_library import functions
 from gnomon.lowering.pipelines import Kernels
 
@@ -53,6 +63,7 @@ class Module:
 
     config  kernel name -> BM, BN and, for Triton, num_warps, num_stages; a missing one has `TILES`
     io      the dtype of q, k and v that Numba's kernels are for; Triton's take any
+    leaf    tokens of a leaf of a transport's tree, a power of two; tiles divide it
     jit     False leaves Numba's kernels plain Python, for small tests without its compiler
     """
 
@@ -65,6 +76,7 @@ class Module:
     provenance: Provenance = field(default_factory=Provenance)
     jit: bool = True
     descriptors: bool = False
+    leaf: int = 64
 
     @property
     def by_descriptor(self) -> bool:
@@ -87,12 +99,31 @@ def print_module(module: Module) -> str:
         checks(signature, positions=positions),
         "\n".join(_public(module, values, signature)),
     ]
-    text = (
-        "\n\n\n".join([_opening(module, kernels, code), *(part.strip("\n") for part in code)])
-        + "\n"
-    )
+    leaf = ""
+    if values.flavours:
+        check_leaf(module, kernels)
+        apart = "\n" * (3 if module.target == "numba" else 2)  # behind a function, or an import
+        leaf = f'{apart}LEAF = {module.leaf}\n"""Tokens of a leaf."""'
+        code[0:0] = transport_library.functions(values.flavours)
+        if has_prefill(module.program):
+            code += [transport_cache.SOURCE.strip(), "\n".join(_prefill(module, signature))]
+    head = _opening(module, kernels, code) + leaf
+    text = "\n\n\n".join([head, *(part.strip("\n") for part in code)]) + "\n"
     ast.parse(text)
     return text
+
+
+def check_leaf(module: Module, kernels: Sequence[tile.Kernel]) -> None:
+    """A tile lies in one leaf. Raises InputError."""
+    if module.leaf < 1 or module.leaf & (module.leaf - 1):
+        raise InputError("leaf", "a power of two", str(module.leaf))
+    for kernel in kernels:
+        name = kernel.name.removesuffix("_packed").removesuffix("_tma")
+        tiles = {**TILES[module.target], **module.config.get(name, {})}
+        for extent in ("BM", "BN"):
+            if module.leaf % tiles[extent]:
+                expected = f"a divisor of the leaf's {module.leaf} tokens for {name}"
+                raise InputError(extent, expected, str(tiles[extent]))
 
 
 # ---- kernels
@@ -193,9 +224,9 @@ def _opening(module: Module, kernels: Sequence[tile.Kernel], code: Sequence[str]
     standard = ["import math"] * ("math." in text)
     if module.target == "numba":
         standard += ["import threading", "from concurrent.futures import ThreadPoolExecutor"]
-        standard += ["from contextlib import contextmanager"]
+    contexts = [x for x in ("contextmanager", "nullcontext") if x in text]
+    standard += [f"from contextlib import {', '.join(contexts)}"] * bool(contexts)
     tools = "partial, wraps" if "@wraps(" in text else "partial"
-    standard += ["from contextlib import nullcontext"] * ("nullcontext" in text)
     standard += ["from fractions import Fraction", f"from functools import {tools}"]
     standard += ["from itertools import pairwise", "from typing import NamedTuple"]
     third = ["import torch"]
@@ -244,6 +275,12 @@ def _refuses_positions(module: Module) -> bool:
     return not module.program.positions and reads_memory_order(module.program)
 
 
+_PREFILL = """What the call without `_prefill` gives, and the cache that decoding goes on from.
+
+Keys of the cache are as a dot through the transport wants them; biases of the formula that are
+summed along the sequence are the caller's to keep."""
+
+
 def _takes_positions(module: Module, signature: Signature) -> bool:
     return signature.reads_positions and not _refuses_positions(module)
 
@@ -258,8 +295,44 @@ def _public(module: Module, values: Body, signature: Signature) -> list[str]:
     lines += _table([f'"{x.name}": {x.name}' for x in signature.inputs])
     lines += ["    call = check_call(tensors, cu_seqlens, cu_seqlens_q, cu_seqlens_k)"]
     lines += _refusals(module, signature)
+    lines += _from_a_leaf(signature) if values.flavours else []
     is_given = _takes_positions(module, signature)
     return [*lines, *opening(values, module.program, is_given=is_given), *values.lines]
+
+
+def _from_a_leaf(signature: Signature) -> list[str]:
+    """The kernels want queries that begin a leaf: the call with some more in front of them."""
+    given = [f"{x.name}[:, rows]" if x.place == "row" else x.name for x in signature.inputs]
+    inputs = zip(signature.inputs, given, strict=True)
+    args = [atom(code) if x.name in "qkv" else keyword(x.name, atom(code)) for x, code in inputs]
+    args += [keyword("cu_seqlens_q", atom("offsets"))]
+    args += [keyword("cu_seqlens_k", atom("call.cu_seqlens_k"))]
+    args += [keyword(x, atom(x)) for x in ("positions", "return_lse")]
+    lines = ["    moved = from_a_leaf(call, q.device)", "    if moved is not None:"]
+    lines += ["        rows, offsets, asked = moved"]
+    lines += statement("found = ", call(signature.variant.name, *args), 2)
+    if signature.has_lse:
+        lines += ["        if return_lse:"]
+        lines += ["            out, lse = found"]
+        lines += ["            return taken(out, asked, 0.0), taken(lse, asked, -torch.inf)"]
+    return [*lines, "        return taken(found, asked, 0.0)"]
+
+
+def _prefill(module: Module, signature: Signature) -> list[str]:
+    """The forward call that leaves a cache too."""
+    name, device = signature.variant.name, "cpu" if module.target == "numba" else "cuda"
+    (dot,) = transports(module.program)
+    lines, args = prefill(module.program, dot, on_gpu=module.target == "triton")
+    given = ["q", "k", "v", "*", *signature.names, "positions=None", "return_lse=False"]
+    head = ["@torch.no_grad()", f'@torch.autocast("{device}", enabled=False)']
+    head += statement(f"def {name}_prefill", call("", *map(atom, given)), 0, ":")
+    head += docstring(_PREFILL, 1)
+    named = [*signature.names, "positions", "return_lse"]
+    parts = [*map(atom, "qkv"), *(keyword(x, atom(x)) for x in named)]
+    head += statement("out = ", call(name, *parts), 1)
+    head += _table([f'"{x.name}": {x.name}' for x in signature.inputs])
+    head += ["    call = check_call(tensors, None, None, None)", *lines]
+    return [*head, *statement("return out, ", call("cache_of", *args), 1)]
 
 
 def _table(items: Sequence[str]) -> list[str]:

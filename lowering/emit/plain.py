@@ -29,6 +29,7 @@ from gnomon.dsl.nodes import (
 )
 from gnomon.lowering.core import Program
 from gnomon.lowering.emit import torch_maps as maps
+from gnomon.lowering.emit.plain_transports import carried
 from gnomon.lowering.emit.signature_text import Signature, symbol_name
 from gnomon.lowering.emit.text import Code, atom, call, docstring, infix, statement
 from gnomon.lowering.emit.torch import Values, finest
@@ -78,6 +79,8 @@ class PairValues(Values):
                 return self.value(Sum(Apply("*", (a, b))))
             case Dot(a, b, None):
                 return self.dot(node, a, b)
+            case Dot():
+                return carried(self, node)
             case Decay(x):
                 return self.decay(x)
             case Lookup() if kind(node).place == "pair":

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gnomon.dsl.masks import is_causal
-from gnomon.dsl.nodes import At, Builtin, Expr, Input, walk
+from gnomon.dsl.nodes import At, Builtin, Dot, Expr, Input, walk
 from gnomon.lowering.core import Anchored, Attention, Index, Output, Program, Read, Stream
+from gnomon.lowering.emit import transport_library, transport_text
 from gnomon.lowering.emit.autograd_text import class_name, hosts, tensors
 from gnomon.lowering.emit.signature_text import Signature, symbol_name
 from gnomon.lowering.emit.text import Code, atom, call, keyword, statement
 from gnomon.lowering.emit.torch import SHORT, Values
 from gnomon.lowering.emit.torch_text import PLACES, Value, method, subscript
+from gnomon.lowering.transports import step_of
 
 _TIMES = {"row": "call.T_q", "column": "call.T_k"}
 _HEADS = {"Head": "call.H", "KVHead": "call.KV", None: "1"}
@@ -25,6 +27,10 @@ class Body(Values):
     on_gpu: bool = False
     halves: dict[Expr, tuple[Value, ...]] = field(default_factory=dict)
     """The high and the low digits of the prefix sums."""
+    made: dict[Dot, list[str]] = field(default_factory=dict)
+    """The versions of queries and keys, and the dots inside of leaves, of a transport."""
+    flavours: list[str] = field(default_factory=list)
+    """The kinds of steps of the transports (lowering/transports.py)."""
 
     def _visit(self, node: Expr) -> Value:
         match node:
@@ -43,6 +49,8 @@ class Body(Values):
         """The variable, or a short expression, of a stream."""
         if stream.role in ("prefix", "low", "anchor"):
             return str(self.digits(stream))
+        if stream.role in ("version", "near"):
+            return self.moved(stream)
         inner = stream.value.x if isinstance(stream.value, At) else stream.value
         self.rounded_once = inner if self.on_gpu and stream.role == "dot" else None
         is_constant = stream.place == "constant" and not isinstance(stream.value, Input)
@@ -74,6 +82,25 @@ class Body(Values):
             )
         half = self.halves[total][stream.role == "low"]
         return (self.read_rows(half) if stream.place == "row" else half).code
+
+    # ---- transports
+
+    def moved(self, stream: Stream) -> str:
+        """One of what a transport makes of its dot: versions, or the dots inside of leaves."""
+        dot = stream.value
+        assert isinstance(dot, Dot)
+        assert dot.through is not None
+        if dot not in self.made:
+            step = step_of(dot.through)
+            assert step is not None
+            self.flavours.append(step.flavour)
+            names = [self.free(name) for name in ("q_versions", "k_versions", "near")]
+            args = [atom("call"), *transport_text.arguments(self, dot, step)]
+            made = call(f"{transport_library.class_name(step.flavour)}.apply", *args)
+            self.lines += statement(f"{', '.join(names)} = ", made, self.depth)
+            self.made[dot] = names
+        names = self.made[dot]
+        return names[2] if stream.role == "near" else names[stream.place == "column"]
 
     def variable(self, stream: Stream) -> str:
         """The name of a stream's tensor: its own, unless an input has that."""
@@ -169,6 +196,30 @@ def _run(program: Program, shared: Mapping[object, int], *, on_gpu: bool) -> Bod
     return values
 
 
+def transports(program: Program) -> tuple[Dot, ...]:
+    """The dots that go through a transport."""
+    streams = (s for a in program.attentions for s in a.streams if s.role == "version")
+    return tuple(dict.fromkeys(s.value for s in streams if isinstance(s.value, Dot)))
+
+
+def has_prefill(program: Program) -> bool:
+    """Whether a call can leave a cache: one transport, whose steps are I minus a low rank."""
+    steps = [step_of(dot.through) for dot in transports(program) if dot.through is not None]
+    return len(steps) == 1 and steps[0] is not None and steps[0].flavour == "low_rank"
+
+
+def prefill(program: Program, dot: Dot, *, on_gpu: bool) -> tuple[list[str], list[Code]]:
+    """The lines in front of the cache, and what it is made of."""
+    assert dot.through is not None
+    step = step_of(dot.through)
+    assert step is not None
+    values = Body(program.variant, on_gpu=on_gpu)
+    values.taken |= {"call", "out", program.variant.name}
+    _, k, *parts = transport_text.arguments(values, dot, step)
+    lines = [*opening(values, program, is_given=False), *values.lines]
+    return lines, [atom("call"), k, atom("v"), *parts]
+
+
 def _is_of_others(x: Expr) -> bool:
     """Whether a vector comes from an input whose dtype need not be that of q and k."""
     return any(isinstance(n, Input) and n.name not in ("q", "k") for n in walk(x))
@@ -235,6 +286,7 @@ def helpers(values: Body, *, is_given: bool) -> set[str]:
     """The functions of the library that the body calls."""
     signature, wanted = values.signature, set(values.needs)
     found = {"call", "fold_heads", *values.helpers}
+    found |= {"query_rows"} if values.flavours else set()
     counted = {"position", "position_q", "index_q"} & wanted
     if "rows" in wanted or signature.coordinates or (counted and is_given):
         found.add("query_rows")

@@ -115,6 +115,38 @@ def refuse_second_derivative():
             "torch.autograd.grad without create_graph=True"
         )
 ''',
+    "carried_dot": '''
+def carried_dot(q, k, low, log):
+    """q_i M_i ... M_{j+1} . k_j with M = Diag(e^log) - (beta w) u^T, [batch, query, key, head].
+
+    `low` is (beta w, u) of each token, with several of them their product, or None; `log` of each
+    token, or None. One step after another.
+    """
+    columns, T_k = [], k.shape[1]
+    position = torch.arange(T_k - q.shape[1], T_k, device=q.device)[None, :, None, None]
+    for token in reversed(range(T_k)):
+        columns.append((q * k[:, token, None]).sum(-1))
+        kept = q if log is None else q * log[:, token, None].exp()
+        if low is not None:
+            w, u = (x[:, token, None] for x in low)
+            pairs = [(w, u)] if w.ndim == q.ndim else zip(w.unbind(3), u.unbind(3), strict=True)
+            x = q
+            for one_w, one_u in reversed(list(pairs)):
+                kept = (x if log is None else kept) - (x * one_w).sum(-1, keepdim=True) * one_u
+                x = kept
+        q = torch.where(position >= token, kept, q)
+    return torch.stack(columns[::-1], 2) if columns else q.new_zeros(*q.shape[:2], 0, q.shape[2])
+''',
+    "position_steps": '''
+def position_steps(position, starts):
+    """How far each token is from the one before it, 0 for the first of a sequence."""
+    steps = position.diff(dim=1, prepend=position[:, :1])
+    steps = steps if steps.is_floating_point() else steps.float()
+    if starts is not None:
+        first = starts == torch.arange(len(starts), device=starts.device)
+        steps = steps.masked_fill(first[None, :, None], 0.0)
+    return steps
+''',
     "rotate_half": '''
 def rotate_half(x, angle):
     """x with each plane (c, c + d/2) of its channels turned by its angle."""

@@ -71,10 +71,13 @@ def _place(expressions: Expressions, scalar: Expr | None) -> Code:
 
 def _block(expressions: Expressions, access: Load) -> Block | None:
     tensor, index, limits = access.tensor, access.index, access.limits
-    if len(index) != 4 or tensor.axes[1] not in _TIMES or tensor.dtype != "io":
+    described = (*_TIMES, "version")
+    if len(index) != 4 or tensor.axes[1] not in described or tensor.dtype != "io":
         return None
-    # behind the end of a sequence inside the tensor a descriptor would read the next one
-    whole = limits[1] is None or limits[1] == Ref(_TIMES[tensor.axes[1]], tile.Type("i32"))
+    # behind the end of a sequence inside the tensor a descriptor would read the next one; versions
+    # behind an end are numbers too, and those that no pair meets are hidden by its mask
+    length = Ref(_TIMES.get(tensor.axes[1], ""), tile.Type("i32"))
+    whole = limits[1] in (None, length) or tensor.axes[1] == "version"
     _, rows = expressions.split(index[1])
     height = expressions.extent(rows)
     scalars = not index_shape((index[0], index[2])) and limits[0] is limits[2] is None

@@ -15,11 +15,12 @@ _LETTERS = {
     "time": "t",
     "time_q": "t",
     "time_k": "t",
+    "version": "t",
     "head": "h",
     "kv_head": "h",
     "one": "h",
 }
-_TIMES = ("T_q", "T_k", "NM", "NN")
+_TIMES = ("T_q", "T_k", "NM", "NN", "L", "R")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
     formula s(x_1, ..., x_n), cotangent g   ->   {x_k: g * ds/dx_k}
 
 Reverse mode over the graph, by a table `function -> adjoints of its operands`. Leaves are
-`PairDot`, `Read`, `Anchored` and whole `Lookup` nodes (the adjoint of a look-up is what has to be
-added to the entry). A scalar that meets vectors collects a `Sum` over their channels. Only operands
-that lead to a differentiable leaf are visited, so that a derivative which nobody asked for is never
-formed.
+`PairDot`, `TransportDot`, `Read`, `Anchored` and whole `Lookup` nodes (the adjoint of a look-up is
+what has to be added to the entry). A scalar that meets vectors collects a `Sum` over their
+channels. Only operands that lead to a differentiable leaf are visited, so that a derivative which
+nobody asked for is never formed.
 
 Takes: a formula of the normal form (`lowering/core.py`).
 Gives: expressions over the same leaves and the cotangent; nothing evaluates a quantity that the
@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 
 from gnomon.dsl.nodes import Apply, Constant, Expr, Lookup, Sum, walk
-from gnomon.lowering.core import Anchored, PairDot, Read
+from gnomon.lowering.core import Anchored, PairDot, Read, TransportDot
 
 Adjoint = Callable[[tuple[Expr, ...], Expr, Expr], tuple[Expr | None, ...]]
 
@@ -118,7 +118,7 @@ def axes_of(expr: Expr) -> int:
 def is_leaf(expr: Expr) -> bool:
     """Whether the adjoint of this node leaves the formula."""
     match expr:
-        case PairDot() | Anchored():
+        case PairDot() | TransportDot() | Anchored():
             return True
         case Read(stream):
             return stream.differentiable

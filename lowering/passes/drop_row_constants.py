@@ -11,7 +11,7 @@ derivative needs no sum over the pairs (it is that of the log-sum-exp, and what 
 from dataclasses import replace
 
 from gnomon.dsl.nodes import Apply, Constant, Expr, walk
-from gnomon.lowering.core import Anchored, Attention, Index, PairDot, Read
+from gnomon.lowering.core import Anchored, Attention, Index, PairDot, Read, TransportDot
 
 
 def drop_row_constants(attention: Attention) -> Attention:
@@ -55,6 +55,6 @@ def _is_row_constant(x: Expr) -> bool:
                 return False
             case Anchored(stream, _) if stream.place == "column":
                 return False
-            case PairDot() | Index("column"):
+            case PairDot() | TransportDot() | Index("column"):
                 return False
     return not isinstance(x, Constant)

@@ -14,7 +14,7 @@ for a tile.
 import math
 
 from gnomon.dsl.nodes import Apply, Constant, Expr, Lookup, Sum, walk
-from gnomon.lowering.core import Anchored, Given, Index, PairDot, Read
+from gnomon.lowering.core import Anchored, Given, Index, PairDot, Read, TransportDot
 
 LOG2E = math.log2(math.e)
 
@@ -56,7 +56,7 @@ def _rank(x: Expr) -> int:
                 places.add(place)
             case Given(_, place):
                 places.add(place)
-            case PairDot() | Sum() | Lookup():
+            case PairDot() | TransportDot() | Sum() | Lookup():
                 places.add("pair")
     places.discard("constant")
     if "pair" in places or len(places) > 1:

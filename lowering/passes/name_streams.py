@@ -3,6 +3,7 @@
 Takes a value with its place and role; gives
 
     a dot's vectors       q, k; q_2, k_2, ...
+    of a transport        q_versions, k_versions, near
     an input read as is   its own name; of a token <input>_q, <input>_k
     a prefix sum          <input>_sum_q, <input>_sum_k; its low digits <input>_sum_q_low, ...
     a table made of more  <input>_table; of a row <input>_row_q
@@ -26,6 +27,10 @@ def stream_name(value: Expr, place: str, role: str, hint: str, taken: set[str]) 
     side = {"row": "q", "column": "k"}.get(place, "")
     if role == "dot":
         base = side
+    elif role == "version":
+        base = f"{side}_versions"
+    elif role == "near":
+        base = "near"
     elif role == "host":
         base = "scale" if _is_rsqrt_dim(value) else (hint or "factor")
     elif hint:

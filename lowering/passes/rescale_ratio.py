@@ -17,7 +17,7 @@ untouched.
 from dataclasses import replace
 
 from gnomon.dsl.nodes import Apply, Constant, Expr, walk
-from gnomon.lowering.core import Attention, Given, PairDot
+from gnomon.lowering.core import Attention, Given, PairDot, TransportDot
 
 ROW_MAX = Given("row_max", "row")
 _DECAYED_ONE = Apply("exp", (Apply("neg", (ROW_MAX,)),))
@@ -33,7 +33,8 @@ def rescale_ratio(attention: Attention) -> Attention:
         for node in walk(formula)
         if isinstance(node, Apply) and node.fn == "exp"
     }
-    if len(exponents) != 1 or not any(isinstance(n, PairDot) for x in exponents for n in walk(x)):
+    below = [n for x in exponents for n in walk(x)]
+    if len(exponents) != 1 or not any(isinstance(n, PairDot | TransportDot) for n in below):
         return attention
     weight, denominator = _scale(attention.weight), _scale(attention.denominator)
     if weight is None or denominator is None:

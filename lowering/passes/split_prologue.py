@@ -1,6 +1,7 @@
 """Split a variant into what is evaluated once a token and what is evaluated once a pair.
 
     dot(a_i, b_j)            ->  PairDot(stream a, stream b)
+    dot(a_i, b_j, through=T) ->  TransportDot(versions of a, versions of b, dots inside a leaf)
     dot(c, b_j), dot(a_i, c) ->  Read(stream channel_sum(c * b))      c a vector of parameters
     decay(x)                 ->  Anchored(P at i) - Anchored(P at j)      P = prefix_sum(x)
     lookup(table, f(i, j))   ->  lookup(Read(stream table), f)
@@ -9,8 +10,8 @@
 
 Takes: a canonical variant (rotations are maps, differences of prefix sums are decays).
 Gives: a `Program` whose pair formulas have the leaves of `lowering/core.py` only.
-Raises: UnsupportedError for transports, score scans and stick-breaking (their schedules come
-later).
+Raises: UnsupportedError for score scans and stick-breaking (their schedules come later), and for
+transports that are no diagonal minus a low rank.
 """
 
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from gnomon.dsl.nodes import (
     Decay,
     Dot,
     Expr,
+    Heads,
     Input,
     Lookup,
     Mask,
@@ -39,6 +41,7 @@ from gnomon.dsl.nodes import (
     Sum,
     Variant,
     WeightedSum,
+    Width,
     walk,
 )
 from gnomon.lowering.core import (
@@ -53,15 +56,16 @@ from gnomon.lowering.core import (
     Skip,
     Stream,
     StreamDType,
+    TransportDot,
 )
 from gnomon.lowering.passes.name_streams import stream_name
+from gnomon.lowering.transports import step_of
 
 StreamPlace = Literal["row", "column", "constant"]
 _SIDES: dict[str, StreamPlace] = {"row": "row", "column": "column", "constant": "constant"}
 _FROZEN = ("host", "low", "anchor")
 """Roles without a gradient: numbers, and parts of a sum whose gradient another stream has."""
 _NO_SCHEDULE: dict[type, str] = {
-    Dot: "an ordered product stands between q and k",
     ScoreScan: "a sum over the keys in between is carried along the row",
 }
 
@@ -238,6 +242,8 @@ class _Splitter:
                 return self.pair(Sum(Apply("*", (a, b))))  # no matrix product: one number a token
             case Dot(a, b, None):
                 return PairDot(self.stream(a, "row", "dot"), self.stream(b, "column", "dot"))
+            case Dot():
+                return self.transported(x)
             case Decay(step):
                 return self.decay(step)
             case Lookup(table, index):
@@ -269,6 +275,35 @@ class _Splitter:
         self.stream(total, "column", "low")
         self.stream(total, "row", "anchor")
         return Apply("-", (Anchored(row, row), Anchored(column, row)))
+
+    def transported(self, x: Dot) -> Expr:
+        """A dot through a transport: its versions and leaves are made before the kernels."""
+        step = None if x.through is None else step_of(x.through)
+        if step is None:
+            raise _unsupported(
+                x, "its steps are no diagonal minus a product of two vectors", self.variant
+            )
+        if (kind(x.a).place, kind(x.b).place) != ("row", "column"):
+            raise _unsupported(x, "one of its vectors is the same for all tokens", self.variant)
+        width = kind(x.a).axes
+        keys: Heads = "Head" if "Head" in (step.heads, kind(x.b).heads) else "KVHead"
+        return TransportDot(
+            self._made_of(x, "row", "version", "Head", width),
+            self._made_of(x, "column", "version", keys, width),
+            self._made_of(x, "row", "near", "Head", (Width.of("LEAF"),)),
+        )
+
+    def _made_of(
+        self, x: Dot, place: StreamPlace, role: Role, heads: Heads, axes: tuple[Width, ...]
+    ) -> Stream:
+        """A stream whose value is a whole dot."""
+        if (x, place, role) not in self.streams:
+            taken = {stream.name for stream in self.streams.values()}
+            name = stream_name(x, place, role, "", taken)
+            dtype: StreamDType = "io" if role == "version" else "f32"
+            made = Stream(name, place, heads, axes, dtype, role, x, _is_differentiable(x))
+            self.streams[(x, place, role)] = made
+        return self.streams[(x, place, role)]
 
     def lookup(self, table: Expr, index: tuple[Expr, ...]) -> Expr:
         """An entry of a table of numbers at an index of the pair."""

@@ -17,12 +17,12 @@ belongs to one program.
 from gnomon.dsl.nodes import Apply, Expr, Lookup, walk
 from gnomon.lowering import tile
 from gnomon.lowering.build import Block
-from gnomon.lowering.core import Anchored, Attention, PairDot, Read, Stream
+from gnomon.lowering.core import Anchored, Attention, PairDot, Read, Stream, TransportDot
 from gnomon.lowering.passes.fold_log2e import LOG2E, fold_log2e
 from gnomon.lowering.schedules.decays import decays_of
 from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.forward import bounded, score_tile
-from gnomon.lowering.schedules.frame import Frame, Place, Side, scalar
+from gnomon.lowering.schedules.frame import ZERO, Frame, Place, Side, scalar
 from gnomon.lowering.schedules.gradients import Accumulated, adjoints, collect
 from gnomon.lowering.schedules.masks import visible
 from gnomon.lowering.schedules.near import near_of
@@ -52,7 +52,7 @@ def may_be_undefined(adjoint: Expr) -> bool:
         match node:
             case Apply(fn, _) if fn in _UNBOUNDED:
                 return True
-            case PairDot() | Lookup():
+            case PairDot() | TransportDot() | Lookup():
                 return True
             case Read(stream) | Anchored(stream, _) if stream.place in ("row", "column"):
                 return True
@@ -124,6 +124,8 @@ class Backward:
 
     def reads_near_sums(self) -> bool:
         """Whether whole tiles of queries read their prefix sums with the log-sum-exp."""
+        if self.a.has_transport():  # queries of a sibling may begin between multiples of a tile
+            return False
         return self.near is not None and self.near.decay is not None and self.place == "column"
 
     def _near_shift(self, row: Side) -> tile.Expr:
@@ -188,7 +190,7 @@ class Backward:
         """The logit of a tile, and the log-sum-exp as it is measured there."""
         if masked or self.a.normaliser != "softmax":
             return self.edge, known.get("edge")
-        if self.near is None or self.reads_near_sums():
+        if self.near is None or (self.near.decay is not None and self.place == "column"):
             return self.whole, known["whole"]
         lift = self.near.prepare(pair)
         return self.near.logit(), self.b.let("b_shift_near", self.b.op("-", known["whole"], lift))
@@ -218,9 +220,15 @@ class Backward:
 
     def _add(self, pair: PairTile, each: Accumulated, leaf: Expr, adjoint: Expr) -> None:
         b, stream = self.b, each.stream
+        if isinstance(leaf, TransportDot) and (each.kind == "tile") != (self.frame.level is None):
+            return  # versions meet between leaves, `near` is what is inside of one
         value = self._adjoint(pair, adjoint, f"b_d_{stream.name}_pair")
-        if each.kind == "matrix":
-            assert isinstance(leaf, PairDot)
+        if each.kind == "tile":
+            tensor = self.frame.gradient(stream)
+            index, limits = pair.near(tensor)
+            b.add(Store(tensor, index, value, limits))
+        elif each.kind == "matrix":
+            assert isinstance(leaf, PairDot | TransportDot)
             assert each.carrier is not None
             other = (
                 pair.column.load(leaf.column) if self.place == "row" else pair.row.load(leaf.row)
@@ -251,6 +259,11 @@ class Backward:
             return (self.frame.sequence, scalar("i_m"), self.frame.h), (None, None, None)
         side = self.fixed
         head = self.frame.h if stream.place == "row" or stream.heads == "Head" else self.frame.kv
+        if stream.role == "version":
+            return (self.frame.batch, side.versions(), head), (None, side.end_of_versions(), None)
+        if self.frame.is_in_parts(stream):
+            part = ZERO if self.frame.level is None else self.frame.level.part
+            return (part, self.frame.batch, side.times, head), (None, None, side.limit, None)
         return (self.frame.batch, side.times, head), (None, side.limit, None)
 
     def _add_channels(self, pair: PairTile, axis: str, sums: list[Accumulated]) -> None:
@@ -277,6 +290,8 @@ class Backward:
         """Start the sums that are carried over the loop that follows."""
         for each in sums:
             name, stream = f"b_d_{each.stream.name}", each.stream
+            if each.kind in ("entries", "tile"):
+                continue
             if each.kind == "matrix":
                 (width,) = self.frame.widths.axes(stream)
                 shape: tuple[str, ...] = (self.stationary, f"B{width}")
@@ -284,8 +299,7 @@ class Backward:
                 shape = (f"B{self.frame.widths.axes(stream)[0]}",)
             else:
                 shape = (self.stationary,)
-            if each.kind != "entries":
-                each.carrier = self.b.let(name, Full(0.0, Type("f32", shape)))
+            each.carrier = self.b.let(name, Full(0.0, Type("f32", shape)))
 
     def store(self, sums: list[Accumulated]) -> None:
         """Write the sums where they belong; scattered ones are there already."""
@@ -306,6 +320,14 @@ class Backward:
             if own:
                 index, limits = (*index, Arange(f"B{own[0]}")), (*limits, scalar(own[0]))
             b.add(Store(tensor, index, value, limits))
+
+    def of_levels(self) -> list[Accumulated]:
+        """The gradients of versions: each row is of one level, and carried over it alone."""
+        return [each for each in self.sums.values() if each.stream.role == "version"]
+
+    def of_tile(self) -> list[Accumulated]:
+        """The gradients that are carried over all that the stationary tile meets."""
+        return [each for each in self.sums.values() if each.stream.role != "version"]
 
     def outputs(self) -> list[Tensor]:
         """The gradients that the kernel writes."""

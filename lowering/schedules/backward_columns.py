@@ -4,15 +4,18 @@ It forms the gradients of v and of column streams; those of key heads are carrie
 the group, those of query heads over the queries of one.
 """
 
+from collections.abc import Iterator
+
 from gnomon.lowering import tile
 from gnomon.lowering.core import Attention, Stream
 from gnomon.lowering.schedules.backward import Backward
 from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.forward import BM, BN
 from gnomon.lowering.schedules.frame import SETTLED, Side, scalar
-from gnomon.lowering.schedules.ranges import Ranges, Stationary
+from gnomon.lowering.schedules.ranges import Interval, Loop, Ranges, Stationary
 from gnomon.lowering.schedules.skips import skip_tiles
-from gnomon.lowering.tile import Cast, Dot, Full, Kernel, Ref, Store, Tensor, Type
+from gnomon.lowering.schedules.tree import Tree, far_loops, near_loops
+from gnomon.lowering.tile import Cast, Dot, Expr, Full, Kernel, Ref, Store, Tensor, Type
 
 
 def backward_columns(attention: Attention, *, packed: bool = False) -> Kernel:
@@ -34,14 +37,13 @@ class _Columns(Backward):
                 self.settle_column(column, stream)
         self.v = b.let("b_v", column.matrix(frame.v, frame.kv, "DV", "BV"), "[BN, BV]")
         self.dv = b.let("b_dv", Full(0.0, Type("f32", ("BN", "BV"))))
-        shared = [s for s in self.sums.values() if s.stream.heads != "Head"]
+        shared = [s for s in self.of_tile() if s.stream.heads != "Head"]
         self.carry(shared)
-        begin = b.op("*", frame.kv, scalar("G"))
         b.blank()
-        b.remark("every query head of the group adds to the gradients of its key head")
-        end = b.op("+", begin, scalar("G"))
-        with b.loop("i_h", begin, end, 1), frame.scope(column):
-            self.head(first, column)
+        if self.a.has_transport():
+            self.climb(first, column)
+        else:
+            self.heads(first, column, None)
         b.blank()
         dv = Tensor("dv", ("batch", "time_k", "kv_head", "DV"), "io", "out")
         at = column.matrix(dv, frame.kv, "DV", "BV")
@@ -55,29 +57,63 @@ class _Columns(Backward):
         if stream.role in SETTLED:
             column.load(stream)
 
-    def head(self, first: Ref, column: Side) -> None:
+    def climb(self, first: Ref, column: Side) -> None:
+        """The sibling of each level, then the own leaf; in each of them every query head."""
+        tree = Tree(self.frame, "column", first)
+        shared = [s for s in self.of_levels() if s.stream.heads != "Head"]
+        with tree.levels(column) as queries:
+            column.versions()
+            for each in shared:
+                column.load(each.stream)
+            self.carry(shared)
+            self.heads(first, column, queries)
+            self.store(shared)
+        self.b.blank()
+        self.heads(first, column, tree.leaf())
+
+    def heads(self, first: Ref, column: Side, queries: Interval | None) -> None:
+        """Every query head of the group; `queries`: only these."""
+        b = self.b
+        begin = b.op("*", self.frame.kv, scalar("G"))
+        b.remark("every query head of the group adds to the gradients of its key head")
+        end = b.op("+", begin, scalar("G"))
+        with b.loop("i_h", begin, end, 1), self.frame.scope(column):
+            self.head(first, column, queries)
+
+    def head(self, first: Ref, column: Side, queries: Interval | None) -> None:
         """One query head of the group: its own column streams are carried here."""
-        own = [s for s in self.sums.values() if s.stream.heads == "Head"]
+        own = [s for s in self.of_tile() if s.stream.heads == "Head"]
+        if self.frame.level is not None:
+            own += [s for s in self.of_levels() if s.stream.heads == "Head"]
         self.frame.settle_constants()
         for stream in self.a.streams:
             if stream.place == "column" and stream.heads == "Head":
                 self.settle_column(column, stream)
         self.carry(own)
-        self.stream_queries(first, column)
+        self.stream_queries(first, column, queries)
         self.store(own)
 
-    def stream_queries(self, first: Ref, column: Side) -> None:
+    def stream_queries(self, first: Ref, column: Side, queries: Interval | None) -> None:
         b, shift = self.b, self.frame.shift
         end = b.op("+", first, BN)
         ranges = Ranges(b, Stationary("column", first, end, scalar("T_q"), shift), BM)
-        skip_tiles(ranges, self.frame, column)
         whole = b.op("<=", b.op("+", first, BN), scalar("T_k"))
-        for loop in ranges.loops(self.a.mask, interior=whole, aligned=self.reads_near_sums()):
+        for loop in self.loops(ranges, whole, queries):
             # its registers are full: numbers of rows come through shared memory, loaded ahead
             loop = loop._replace(short=False)
             b.remark(loop.note("key"))
             with loop.walk(b, "i_r", BM) as i_r, self.frame.scope(column):
                 self.step(self.frame.moving("row", i_r, loop), column, masked=loop.masked)
+
+    def loops(self, ranges: Ranges, whole: Expr, queries: Interval | None) -> Iterator[Loop]:
+        """The loops over queries: all of them, those of a sibling, those of the own leaf."""
+        if queries is None:
+            skip_tiles(ranges, self.frame, self.fixed)
+            return ranges.loops(self.a.mask, interior=whole, aligned=self.reads_near_sums())
+        if self.frame.level is None:
+            return near_loops(ranges, self.a.mask, queries)
+        # keys that meet a sibling are all there, queries may end inside of it
+        return far_loops(ranges, self.a.mask, queries, ends=True)
 
     def step(self, row: Side, column: Side, *, masked: bool) -> None:
         known = self.load_rows(row)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from gnomon.dsl.nodes import Apply, Constant, Expr, Lookup, Node, Sum
 from gnomon.lowering import tile
-from gnomon.lowering.core import Anchored, Given, Index, PairDot, Read, Stream
+from gnomon.lowering.core import Anchored, Given, Index, PairDot, Read, Stream, TransportDot
 from gnomon.lowering.passes.differentiate import axes_of
 from gnomon.lowering.passes.fold_log2e import LOG2E
 from gnomon.lowering.schedules.frame import ZERO, Frame, Side, scalar
@@ -133,7 +133,9 @@ class PairTile:
             case Constant(number):
                 return Number(number, "i32" if isinstance(number, int) else "f32")
             case PairDot(row, column):
-                return self._dot(row, column)
+                return self._dot(x, row, column)
+            case TransportDot(row, column, near):
+                return self._near(near) if self.frame.level is None else self._dot(x, row, column)
             case Read(stream):
                 return self._read(stream)
             case Anchored(stream, anchor):
@@ -171,9 +173,29 @@ class PairTile:
             made = self.block.op(fn, *values)
         return made
 
-    def _dot(self, row: Stream, column: Stream) -> tile.Expr:
+    def near(
+        self, tensor: tile.Tensor
+    ) -> tuple[tuple[tile.Expr, ...], tuple[tile.Expr | None, ...]]:
+        """Index and limits of the pairs of one leaf, [BM, BN], in a tensor of `near`."""
+        frame = self.frame
+        assert tensor.axes[-1] == "LEAF"
+        in_leaf = self.block.op("+", self.column.offsets, frame.leaf_shift)
+        index = (frame.batch, self.row.times, frame.h, in_leaf)
+        return index, (None, self.row.limit, None, scalar("LEAF"))
+
+    def _near(self, near: Stream) -> tile.Expr:
+        """The dots of the queries of a leaf with its keys."""
+        tensor = self.frame.tensors[near.name]
+        load = self.let("b_near", Load(tensor, *self.near(tensor)))
+        if load.type.shape == self.shape:
+            return load
+        return self.let(
+            "b_near_turned", self.block.op("+", Full(0.0, Type("f32", self.shape)), load)
+        )
+
+    def _dot(self, x: PairDot | TransportDot, row: Stream, column: Stream) -> tile.Expr:
         a, b = self.row.load(row), self.column.load(column)
-        number = self.frame.attention.dots().index(PairDot(row, column))
+        number = self.frame.attention.dots().index(x)
         count = len(self.frame.attention.dots())
         name = "b_s" if count == 1 else f"b_s{number + 1}"
         product = tile.Dot(a, b) if self.frame.stationary == "row" else tile.Dot(b, a)

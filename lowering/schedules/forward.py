@@ -22,8 +22,9 @@ from gnomon.lowering.schedules.formula import PairTile
 from gnomon.lowering.schedules.frame import Frame, Side, scalar
 from gnomon.lowering.schedules.masks import visible
 from gnomon.lowering.schedules.near import near_of
-from gnomon.lowering.schedules.ranges import Ranges, Stationary
+from gnomon.lowering.schedules.ranges import Loop, Ranges, Stationary
 from gnomon.lowering.schedules.skips import skip_tiles
+from gnomon.lowering.schedules.tree import EVERYTHING, Tree, beyond, far_loops, near_loops
 from gnomon.lowering.tile import Cast, Dot, Full, Kernel, Number, Reduce, Ref, Store, Tensor, Type
 
 LN2 = math.log(2.0)
@@ -93,14 +94,37 @@ class _Forward:
         end = b.op("+", begin, BM)
         tile_rows = Stationary("row", begin, end, scalar("T_k"), Number(0, "i32"))
         ranges = Ranges(b, tile_rows, BN)
+        if self.a.has_transport():
+            self.climb(first, ranges)
+            return
         skip_tiles(ranges, self.frame, self.row)
         loops = list(ranges.loops(self.a.mask))
         self.begin([loop.masked for loop in loops])
         for loop in loops:
             self.measure(masked=loop.masked)
-            b.remark(loop.note("row"))
-            with loop.walk(b, "i_c", BN) as i_c, self.frame.scope(self.row):
-                self.step(self.frame.moving("column", i_c, loop), masked=loop.masked)
+            self.walk(loop)
+
+    def climb(self, first: Ref, ranges: Ranges) -> None:
+        """The sibling of each level, the farthest first, then the own leaf: the edge tiles."""
+        tree = Tree(self.frame, "row", first)
+        self.begin([beyond(self.a.mask) != EVERYTHING, True])
+        with tree.levels(self.row) as keys:
+            for stream in self.a.streams:
+                if stream.role == "version" and stream.place == "row":
+                    self.row.load(stream)
+            for loop in far_loops(ranges, self.a.mask, keys):
+                self.walk(loop)
+        self.b.blank()
+        self.measure(masked=True)
+        for loop in near_loops(ranges, self.a.mask, tree.leaf()):
+            self.walk(loop)
+
+    def walk(self, loop: Loop) -> None:
+        """Every tile of keys of a loop."""
+        b = self.b
+        b.remark(loop.note("row"))
+        with loop.walk(b, "i_c", BN) as i_c, self.frame.scope(self.row):
+            self.step(self.frame.moving("column", i_c, loop), masked=loop.masked)
 
     def begin(self, masked: list[bool]) -> None:
         """Whether whole tiles hold the decays too: where an edge may have had the nearest keys."""

@@ -45,13 +45,15 @@ class Widths:
     @staticmethod
     def of(attention: Attention) -> "Widths":
         """The distinct widths of an attention's streams, in order of first use."""
-        dots = dict.fromkeys(s.axes[0] for s in attention.streams if s.role == "dot")
+        dots = dict.fromkeys(s.axes[0] for s in attention.streams if s.role in ("dot", "version"))
         vectors = dict.fromkeys(s.axes[0] for s in attention.streams if s.role == "vector")
         return Widths(tuple(dots), tuple(vectors))
 
     def axes(self, stream: Stream) -> tuple[str, ...]:
         """The names of a stream's own axes, behind batch, time and head."""
-        if stream.role == "dot":
+        if stream.role == "near":
+            return ("LEAF",)
+        if stream.role in ("dot", "version"):
             return (f"D{self.dots.index(stream.axes[0])}",)
         if stream.role == "vector":
             return (f"E{self.vectors.index(stream.axes[0])}",)
@@ -60,6 +62,19 @@ class Widths:
                 return (f"N_{stream.name}",)
             return tuple(f"N_{stream.name}_{n}" for n in range(len(stream.axes)))
         return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The level of a tree at which the tiles of both sides meet (schedules/tree.py).
+
+    queries, keys  what is added to an offset to give the row of its version
+    part           the number of the level, from 1 on; 0 is the own leaf
+    """
+
+    queries: Expr
+    keys: Expr
+    part: Expr
 
 
 def scalar(name: str, dtype: DType = "i32") -> Ref:
@@ -80,6 +95,10 @@ class Frame:
         self.constants: dict[str, Expr] = {}
         self.made: dict[str, tuple[Tensor, tile.SumByTile | tile.Reach]] = {}
         self.h, self.kv = scalar("i_h"), scalar("i_kv")
+        self.level: Level | None = None
+        """Where the tiles meet at hand are; None in one leaf, and where there is no transport."""
+        self.leaf_shift: Expr = ZERO
+        """What is added to a key's offset to count it from the first key of its leaf."""
 
     # -- parameters
 
@@ -88,8 +107,11 @@ class Frame:
         own = self.widths.axes(stream)
         if stream.place == "constant":
             return Tensor(stream.name, (head, *own), stream.dtype, "in")
-        axes = ("batch", _TIME[stream.place], head, *own)
+        axes = ("batch", self._time(stream), head, *own)
         return Tensor(stream.name, axes, stream.dtype, "in")
+
+    def _time(self, stream: Stream) -> str:
+        return "version" if stream.role == "version" else _TIME[stream.place]
 
     def gradient(self, stream: Stream) -> Tensor:
         """Where a stream's gradient goes; zeroed before where the kernel only adds to entries."""
@@ -97,6 +119,8 @@ class Frame:
         mode: Literal["out", "inout"] = "out"
         if stream.role == "table":
             own, mode = ("*".join(own),), "inout"
+        if stream.role in ("version", "near"):  # rows that no pair meets are nobody's
+            mode = "inout"
         name = f"d_{stream.name}"
         if stream.place == "constant":
             # in a packed call the programs past a sequence's end write no partial sum
@@ -105,8 +129,16 @@ class Frame:
         head = "head" if stream.place == "row" or stream.heads == "Head" else "kv_head"
         # a gradient that heads share is summed over them afterwards, in fp32
         is_own = stream.heads is not None and (stream.place == "column" or stream.heads == "Head")
-        dtype: DType = "io" if stream.role == "dot" and is_own else "f32"
-        return Tensor(name, ("batch", _TIME[stream.place], head, *own), dtype, mode)
+        dtype: DType = "io" if stream.role in ("dot", "version") and is_own else "f32"
+        axes = ("batch", self._time(stream), head, *own)
+        if self.is_in_parts(stream):
+            axes, mode = ("part", *axes), "inout"
+        return Tensor(name, axes, dtype, mode)
+
+    def is_in_parts(self, stream: Stream) -> bool:
+        """Whether the gradient has a part for each level: the levels are outside of the heads."""
+        own = stream.place == "column" and stream.heads == "Head" and stream.role != "version"
+        return own and self.stationary == "column" and self.attention.has_transport()
 
     def statistic(self, name: str, mode: Literal["in", "out"]) -> Tensor:
         """One number a row: [batch, time_q, head]."""
@@ -119,7 +151,8 @@ class Frame:
         offsets = [Tensor(f"cu_seqlens_{x}", ("offset",), "i32", "in") for x in "qk"]
         hosts = [Scalar(s.name, "f32") for s in self.attention.streams if s.role == "host"]
         lengths = [] if self.packed else [Scalar(x, "i32") for x in ("T_q", "T_k", "shift")]
-        counts = [Scalar(x, "i32") for x in ("H", "G", counted)]
+        tree = ("L", "R") if self.attention.has_transport() else ()
+        counts = [Scalar(x, "i32") for x in ("H", "G", counted, *tree)]
         padded = self._padded()
         sizes = dict.fromkeys(size for _, size in padded)
         for stream in self.attention.streams:
@@ -137,6 +170,7 @@ class Frame:
             *(Scalar(size, "i32") for size in sizes),
             Tunable("BM"),
             Tunable("BN"),
+            *(Tunable(name) for name in ("LEAF",) if tree),
             *(Tunable(name) for name, _ in padded),
         ]
         name = f"{self.attention.name}_{suffix}"
@@ -287,11 +321,44 @@ class Side:
     def load(self, stream: Stream) -> Expr:
         """A stream's tile: [extent] of scalars or [extent, width] of vectors."""
         if stream.name not in self.loaded:
-            name = f"b_{stream.name}"
-            self.loaded[stream.name] = self.frame.block.let(
-                name, self._load(stream), self._shape(stream)
-            )
+            name, load = f"b_{stream.name}", self._load(stream)
+            matrix = stream.role in ("dot", "version")
+            note = f"[{', '.join(type_of(load).shape)}]" if matrix else ""
+            self.loaded[stream.name] = self.frame.block.let(name, load, note)
         return self.loaded[stream.name]
+
+    def versions(self) -> Expr:
+        """The rows of this tile's versions at the level at hand."""
+        key = "@versions"
+        if key not in self.loaded:
+            level = self.frame.level
+            assert level is not None
+            shift = level.queries if self.place == "row" else level.keys
+            name = "v_m" if self.place == "row" else "v_n"
+            self.loaded[key] = self.frame.block.let(
+                name, self.frame.block.op("+", self.offsets, shift)
+            )
+        return self.loaded[key]
+
+    def end_of_versions(self) -> Expr:
+        """The row behind the last version that a line of this tile has in the call."""
+        level = self.frame.level
+        assert level is not None
+        shift = level.queries if self.place == "row" else level.keys
+        return self.frame.block.op("+", self.end, shift)
+
+    def _version(self, stream: Stream, tensor: Tensor) -> Load:
+        """A version's tile; rows of a stationary tile that are missing in the call are there."""
+        moves = self.limit is not None and self.place != self.frame.stationary
+        limit = self.end_of_versions() if moves else None
+        (width,) = self.frame.widths.axes(stream)
+        index = (
+            self.frame.batch,
+            self.versions(),
+            self.frame.head_of(stream),
+            Arange(f"B{width}"),
+        )
+        return Load(tensor, index, (None, limit, None, scalar(width)))
 
     def anchored(self, stream: Stream, anchor: Expr) -> Expr:
         """A prefix sum minus its anchor, [extent]: low digits count where high ones meet."""
@@ -351,11 +418,9 @@ class Side:
 
     def _load(self, stream: Stream) -> Load:
         tensor, head = self.frame.tensors[stream.name], self.frame.head_of(stream)
+        if stream.role == "version":
+            return self._version(stream, tensor)
         if stream.role == "dot":
             (width,) = self.frame.widths.axes(stream)
             return self.matrix(tensor, head, width, f"B{width}")
         return self.vector(tensor, head, 0 if stream.dtype == "i32" else 0.0)
-
-    def _shape(self, stream: Stream) -> str:
-        shape = type_of(self._load(stream)).shape
-        return f"[{', '.join(shape)}]" if stream.role == "dot" else ""

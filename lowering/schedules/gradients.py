@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gnomon.dsl.nodes import Apply, Constant, Expr, Lookup
-from gnomon.lowering.core import Anchored, Attention, Given, PairDot, Read, Stream
+from gnomon.lowering.core import Anchored, Attention, Given, PairDot, Read, Stream, TransportDot
 from gnomon.lowering.passes.differentiate import apply, differentiate
 from gnomon.lowering.schedules.frame import Place
 from gnomon.lowering.tile import Ref
 
-Kind = Literal["matrix", "lines", "total", "channels", "entries"]
+Kind = Literal["matrix", "lines", "total", "channels", "entries", "tile"]
 """matrix: [stationary, width] by products; lines: one number a line; total: one number a program;
-channels: one number a channel of a vector; entries: scattered into a table."""
+channels: one number a channel of a vector; entries: scattered into a table; tile: one number a pair
+of a leaf, as it is."""
 
 
 def adjoints(attention: Attention) -> dict[Expr, Expr]:
@@ -45,10 +46,12 @@ def collect(found: dict[Expr, Expr], place: Place) -> dict[str, Accumulated]:
 
     for leaf, adjoint in found.items():
         match leaf:
-            case PairDot(row, column):
+            case PairDot(row, column) | TransportDot(row, column, _):
                 stream = row if place == "row" else column
                 if stream.differentiable:
                     add(stream, "matrix", leaf, adjoint)
+                if isinstance(leaf, TransportDot) and place == "row" and leaf.near.differentiable:
+                    add(leaf.near, "tile", leaf, adjoint)
             case Anchored(stream, _) | Read(stream) if stream.place == place:
                 add(stream, "lines", leaf, adjoint)
             case Lookup(Read(stream), _) if stream.place in (place, constants_of(place)):

@@ -215,17 +215,28 @@ class Ranges:
 
     # -- loops
 
+    def whole(self, within: Interval) -> Loop:
+        """The loop over elements that every line sees, in whole tiles."""
+        start = self._let("start", self._low(within))
+        return Loop(start, self._let("stop", reduce(self.least, within.highs)), False)
+
     def loops(
-        self, mask: Mask, *, interior: Expr | None = None, aligned: bool = False
+        self,
+        mask: Mask,
+        *,
+        interior: Expr | None = None,
+        within: Interval | None = None,
+        all_masked: bool = False,
+        aligned: bool = False,
     ) -> Iterator[Loop]:
         """The loops over what some line sees, in order.
 
         `interior`: a condition under which there may be unmasked tiles at all (None: always).
+        `within`: the elements of which these loops are; `all_masked`: none without masks.
         `aligned`: tiles of the one span begin at multiples of their size, a little before it.
         """
         previous: Expr = ZERO
-        self.to_end = _runs_to_the_end(mask)
-        spans = self.spans(mask)
+        spans = self._spans(mask, within, all_masked=all_masked)
         for number, span in enumerate(spans):
             tag = "" if len(spans) == 1 else f"_{number + 1}"
             start = ZERO if self.first is None else self.first
@@ -243,32 +254,51 @@ class Ranges:
             # under a causal mask the last query sees every key: all of memory is somebody's
             is_seen = self.tile.side == "row" and mask.rule == "causal" and not mask.operands[0]
             end = None if stop == self.tile.total or is_seen else stop
+            edges = Loop(start, stop, True, end, cut)
             if span.every is None:
-                yield Loop(start, stop, True, end, cut)
-                previous = stop
-                continue
-            full, full_stop = self._interior(span.every, start, stop, tag, interior)
-            filled = Loop(full, full_stop, False)
-            edge = Loop(full_stop, stop, True, end, cut, short=True)
-            if full is start:
-                yield from (filled, edge)
+                yield edges
             else:
-                inside = self._let(f"inside{tag}", self.sub(full_stop, full))
-                edges = self.sub(stop, inside)
-                yield edge._replace(start=start, stop=edges, jump=(full, inside))
-                yield filled
+                starts_whole = span.every.lows == span.some.lows and number == 0
+                full, full_stop = self._interior(
+                    span.every, start, stop, tag, interior, starts_whole=starts_whole
+                )
+                yield from self._around(edges, full, full_stop, tag)
             previous = stop
 
     def _start(self, span: Span, tag: str, *, aligned: bool) -> Expr:
         low = self._low(span.some)
         return self._let(f"start{tag}", self._tiles(ZERO, low, "//") if aligned else low)
 
+    def _spans(self, mask: Mask, within: Interval | None, *, all_masked: bool) -> list[Span]:
+        self.to_end = _runs_to_the_end(mask)
+        if within is None:
+            return self.spans(mask)
+        bounds = Span(within, None if all_masked else within)
+        return [_meet(span, bounds) for span in self.spans(mask)]
+
+    def _around(self, edges: Loop, full: Expr, full_stop: Expr, tag: str) -> Iterator[Loop]:
+        """The whole tiles, and the edges behind them or on both sides of them."""
+        filled, edges = Loop(full, full_stop, False), edges._replace(short=True)
+        if full is edges.start:
+            yield from (filled, edges._replace(start=full_stop))
+            return
+        inside = self._let(f"inside{tag}", self.sub(full_stop, full))
+        yield edges._replace(stop=self.sub(edges.stop, inside), jump=(full, inside))
+        yield filled
+
     def _interior(
-        self, every: Interval, start: Expr, stop: Expr, tag: str, interior: Expr | None
+        self,
+        every: Interval,
+        start: Expr,
+        stop: Expr,
+        tag: str,
+        interior: Expr | None,
+        *,
+        starts_whole: bool,
     ) -> tuple[Expr, Expr]:
         """Where the whole tiles begin and end; tiles are counted from the start."""
         full = start
-        if every.lows:
+        if every.lows and not starts_whole:
             low = self.most(self._low(every), start)
             full = self._let(f"full{tag}", self._tiles(start, low, "cdiv"))
         end = self.least(reduce(self.least, every.highs), stop) if every.highs else stop

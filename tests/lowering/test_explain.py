@@ -128,4 +128,4 @@ def test_the_text_has_reasons_and_alternatives() -> None:
 
 def test_what_does_not_lower_is_not_explained() -> None:
     with pytest.raises(UnsupportedError):
-        explain(gn.catalogue.path.node)
+        explain(gn.catalogue.cope.node)

@@ -13,6 +13,7 @@ import gnomon as gn
 from gnomon import Entry, Head, KVHead, Param, Query, Token
 from gnomon.dsl.canonical import canonical
 from gnomon.dsl.errors import UnsupportedError
+from gnomon.dsl.evaluate_formula import Evaluator
 from gnomon.dsl.nodes import (
     ATTENTIONS,
     Apply,
@@ -26,7 +27,17 @@ from gnomon.dsl.nodes import (
     WeightedSum,
     walk,
 )
-from gnomon.lowering.core import Anchored, Attention, Index, Output, PairDot, Program, Read, Stream
+from gnomon.lowering.core import (
+    Anchored,
+    Attention,
+    Index,
+    Output,
+    PairDot,
+    Program,
+    Read,
+    Stream,
+    TransportDot,
+)
 from gnomon.lowering.passes.split_prologue import split_prologue
 from gnomon.lowering.show import formula_text
 
@@ -177,7 +188,7 @@ def test_each_attention_is_split_once_and_the_epilogue_joins_them() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("path", "an ordered product stands between q and k"),
+        ("ordered_rotations", "its steps are no diagonal minus a product of two vectors"),
         ("stick_breaking", "stick-breaking carries a row's remaining stick"),
         ("cope", "a sum over the keys in between is carried along the row"),
     ],
@@ -234,7 +245,11 @@ def spread(x: Tensor, stream: Stream, sizes: dict[str, int]) -> Tensor:
 
 
 def leaf_values(
-    made: Attention, tensors: dict[str, Tensor], numbers: dict[str, float], sizes: dict[str, int]
+    made: Attention,
+    tensors: dict[str, Tensor],
+    numbers: dict[str, float],
+    sizes: dict[str, int],
+    oracle: Evaluator,
 ) -> dict[Expr, Tensor]:
     pairs = (sizes["batch"], sizes["Head"], sizes["time_q"], sizes["time_k"])
     i = torch.arange(sizes["time_q"])[:, None] + sizes["time_k"] - sizes["time_q"]
@@ -243,8 +258,10 @@ def leaf_values(
         Index("row"): i.expand(pairs).reshape(-1).double(),
         Index("column"): j.expand(pairs).reshape(-1).double(),
     }
-    wide = {s: spread(tensors[s.name], s, sizes) for s in made.streams if s.role != "host"}
+    wide = {s: spread(tensors[s.name], s, sizes) for s in made.streams if s.name in tensors}
     for stream in made.streams:
+        if stream.role in ("version", "near"):
+            continue  # of the whole dot, below
         if stream.role == "host":
             values[Read(stream)] = torch.tensor(numbers[stream.name], dtype=torch.float64)
         elif stream.role == "prefix":
@@ -253,7 +270,10 @@ def leaf_values(
         else:
             values[Read(stream)] = wide[stream]
     for dot in made.dots():
-        values[dot] = (wide[dot.row] * wide[dot.column]).sum(-1)
+        if isinstance(dot, TransportDot):
+            values[dot] = oracle(dot.row.value).expand(pairs).reshape(-1)
+        else:
+            values[dot] = (wide[dot.row] * wide[dot.column]).sum(-1)
     return values
 
 
@@ -270,8 +290,8 @@ def test_the_pair_formulas_mean_the_variant(name: str) -> None:
     nodes = [node for node in walk(variant.output) if isinstance(node, ATTENTIONS)]
     for node, split in zip(dict.fromkeys(nodes), made.attentions, strict=True):
         assert isinstance(node, (Softmax, WeightedSum, Ratio))
-        values = leaf_values(split, *evaluate_streams(split, [oracle], sizes), sizes)
         seen = oracle.under(node.mask)
+        values = leaf_values(split, *evaluate_streams(split, [oracle], sizes), sizes, seen)
         shape = (sizes["batch"], sizes["Head"], sizes["time_q"], sizes["time_k"])
         shown = seen.visible().expand(shape)
         parts = [split.weight] if split.denominator is None else [split.weight, split.denominator]
