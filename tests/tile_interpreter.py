@@ -21,6 +21,7 @@ Step = Callable[[Names], None]
 
 _DTYPES: dict[str, Any] = {
     "io": np.float32,
+    "f16": np.float16,
     "f32": np.float32,
     "f64": np.float64,
     "i32": np.int64,
@@ -194,16 +195,19 @@ class Meaning:
             case tile.Number(number, _):
                 return lambda _: number
             case tile.Arange(extent):
-                return lambda names: np.arange(names[extent])
+                return lambda names: np.arange(names[tile.extent_of(extent)])
             case tile.Full(number, of):
                 dtype = _DTYPES[of.dtype]
-                return lambda names: np.full([names[n] for n in of.shape], number, dtype)
+                extents = [tile.extent_of(name) for name in of.shape]
+                return lambda names: np.full([names[n] for n in extents], number, dtype)
             case tile.Op():
                 return self._op(expr)
             case tile.Load():
                 return self._load(expr)
-            case tile.Dot(a, b):
+            case tile.Dot(a, b, _):
                 return self._dot(a, b)
+            case tile.Relabel(x, _):
+                return self.value(x)
             case tile.Cast(x, dtype):
                 return _cast(self.value(x), dtype)
             case tile.Reduce(fn, x, axis):

@@ -258,10 +258,12 @@ class _Normal:
         match x:
             case Ref(name, _):
                 return self.renamed.get(name, x)
-            case Cast(a, "io"):
+            case Cast(a, "io" | "f16"):
                 return self.plain(a)
-            case Cast(a, "f32") if type_of(a).dtype in ("io", "f32"):
+            case Cast(a, "f32") if type_of(a).dtype in ("io", "f16", "f32"):
                 return self.plain(a)
+            case tile.Relabel(a, shape):
+                return replace(self.renamed.get(a.name, a), type=Type(a.type.dtype, shape))
             case Cast(a, dtype):
                 return Cast(self.plain(a), dtype)
             case Op(fn, args, shape, dtype):

@@ -15,11 +15,16 @@ _LETTERS = {
     "time": "t",
     "time_q": "t",
     "time_k": "t",
+    "padded": "t",
+    "version": "t",
+    "node": "n",
     "head": "h",
     "kv_head": "h",
     "one": "h",
 }
-_TIMES = ("T_q", "T_k", "NM", "NN")
+_TIMES = ("T_q", "T_k", "NM", "NN", "T", "N", "L", "R", "NODES", "PARENTS", "FIRST", "SPAN")
+_COLUMNS = frozenset(("leaf", "token"))
+"""Last axes as long as a tile, which is a multiple of 16 elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +67,11 @@ def arguments(
     `blocks` has the tiles of the tensors that come as descriptors.
     """
     widths = {name for _, name in kernel.widths}
+    columns = widths | _COLUMNS
     tensors = [p for p in kernel.params if isinstance(p, tile.Tensor)]
     scalars = [p for p in kernel.params if isinstance(p, tile.Scalar)]
     steps = [
-        _stride(t, axis, widths)
+        _stride(t, axis, columns)
         for t in tensors
         for axis in range(len(t.axes))
         if stride(t, axis) in strides

@@ -1,0 +1,94 @@
+"""Runs the stages of a transport one after another, by any runner of tile programs, in numpy."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from transport_oracle import Tree
+
+from gnomon.lowering.schedules.transport.blocks import blocks
+from gnomon.lowering.schedules.transport.key_chain import key_chain
+from gnomon.lowering.schedules.transport.leaves import leaves
+from gnomon.lowering.schedules.transport.nodes import nodes
+from gnomon.lowering.schedules.transport.query_rows import query_rows
+from gnomon.lowering.schedules.transport.stage import Plan
+from gnomon.lowering.tile import Kernel, Tensor
+
+Array = npt.NDArray[Any]
+Runner = Callable[[Kernel, dict[str, Array], Mapping[str, int]], None]
+_DTYPES: dict[str, Any] = {"io": np.float32, "f16": np.float16, "f32": np.float32}
+
+
+@dataclass
+class Stages:
+    """One call: its tensors by name, those between the stages too."""
+
+    plan: Plan
+    runner: Runner
+    memory: dict[str, Array]
+    """The inputs of the call: q, k, w, u (where it is not w), beta."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        batch, tokens, heads, width = self.memory["q"].shape
+        key_heads = self.memory["k"].shape[2]
+        leaf = self.plan.block * self.plan.blocks
+        self.tree = Tree(tokens, leaf)
+        tree = self.tree
+        self.counts = [tree.leaves >> level for level in range(max(tree.levels - 1, 1))]
+        padded_width = max(16, 1 << (width - 1).bit_length())
+        top = max(tree.levels - 1, 0)
+        self.numbers = {"T": tokens, "H": heads, "G": heads // key_heads, "N": tree.leaves}
+        self.numbers |= {"L": tree.levels, "R": tree.rows, "D": width, "BD": padded_width}
+        self.numbers |= {"BT": self.plan.block, "BM": self.plan.block, "LEAF": leaf}
+        self.numbers |= {"BR": padded_width, "BK": self.plan.block, "B": batch, "TOP": 1 << top}
+        self.numbers["TOP_NODE"] = sum(tree.leaves >> level for level in range(top))
+        self.sizes = {"batch": batch, "time": tokens, "head": heads, "kv_head": key_heads}
+        self.sizes |= {"padded": tree.leaves * leaf, "version": tree.levels * tree.rows, "D": width}
+        self.sizes |= {"leaf": leaf, "token": self.plan.block, "node": sum(self.counts)}
+        self.sizes |= {"pair": tree.leaves * self.plan.pairs * self.plan.block}
+        self.sizes |= {"block": tree.leaves * self.plan.blocks}
+
+    def run(self, kernel: Kernel, given: Mapping[str, Array] | None = None, **numbers: int) -> None:
+        """Launch one kernel; outputs that are not there yet are NaN before."""
+        tensors = {}
+        for param in kernel.params:
+            if isinstance(param, Tensor):
+                if given and param.name in given:
+                    tensors[param.name] = given[param.name]
+                    continue
+                if param.name not in self.memory:
+                    assert param.mode == "out", f"{kernel.name} reads {param.name}"
+                    self.memory[param.name] = self.empty(param)
+                tensors[param.name] = self.memory[param.name]
+        self.runner(kernel, tensors, {**self.numbers, **numbers})
+
+    def empty(self, param: Tensor) -> Array:
+        """NaN; versions, which have rows of no rectangle, are 0."""
+        shape = [self.sizes[axis] for axis in param.axes]
+        return np.full(shape, np.nan, _DTYPES[param.dtype])
+
+    def forward(self) -> None:
+        """qv, kv and loc."""
+        plan = self.plan
+        self.run(blocks(plan))
+        self.run(leaves(plan))
+        self.run_nodes()
+        self.run(key_chain(plan))
+        self.run(query_rows(plan))
+
+    def run_nodes(self) -> None:
+        """The up-sweep, a launch a level."""
+        kernel, first = nodes(self.plan), 0
+        for below, count in zip(self.counts, self.counts[1:], strict=False):
+            given = {}
+            for name in ("p", "p_low"):
+                if name in self.memory:
+                    p = self.memory[name]
+                    given[name.replace("p", "below", 1)] = p[:, first : first + below]
+                    given[name] = p[:, first + below : first + below + count]
+            self.run(kernel, given, NODES=count)
+            first += below
