@@ -9,8 +9,13 @@ import numpy.typing as npt
 from transport_oracle import Tree
 
 from gnomon.lowering.schedules.transport.blocks import blocks
+from gnomon.lowering.schedules.transport.chain_gradients import chain_gradients
 from gnomon.lowering.schedules.transport.key_chain import key_chain
+from gnomon.lowering.schedules.transport.leaf_products import leaf_products
+from gnomon.lowering.schedules.transport.leaf_rows import leaf_rows
+from gnomon.lowering.schedules.transport.leaf_tokens import leaf_tokens
 from gnomon.lowering.schedules.transport.leaves import leaves
+from gnomon.lowering.schedules.transport.node_gradients import node_gradients
 from gnomon.lowering.schedules.transport.nodes import nodes
 from gnomon.lowering.schedules.transport.query_rows import query_rows
 from gnomon.lowering.schedules.transport.stage import Plan
@@ -51,6 +56,7 @@ class Stages:
         self.sizes |= {"leaf": leaf, "token": self.plan.block, "node": sum(self.counts)}
         self.sizes |= {"pair": tree.leaves * self.plan.pairs * self.plan.block}
         self.sizes |= {"block": tree.leaves * self.plan.blocks}
+        self.sizes |= {"pair_tile": tree.leaves * self.plan.pairs}
 
     def run(self, kernel: Kernel, given: Mapping[str, Array] | None = None, **numbers: int) -> None:
         """Launch one kernel; outputs that are not there yet are NaN before."""
@@ -92,3 +98,34 @@ class Stages:
                     given[name] = p[:, first + below : first + below + count]
             self.run(kernel, given, NODES=count)
             first += below
+
+    def backward(self) -> None:
+        """dq, dk, dw, (du,) dbeta from d_qv, d_kv and d_loc."""
+        plan, has_product = self.plan, self.tree.levels > 1
+        self.run(chain_gradients(plan, "query"))
+        self.run(chain_gradients(plan, "key"))
+        if has_product:
+            self.run_node_gradients()
+        self.run(leaf_rows(plan))
+        self.run(leaf_products(plan, "y", has_product=has_product))
+        self.run(leaf_products(plan, "w", has_product=has_product))
+        self.run(leaf_tokens(plan))
+
+    def run_node_gradients(self) -> None:
+        """The gradients of products, a launch a level, the highest that is crossed first."""
+        tree, above = self.tree, None
+        p = self.memory["p"]
+        ends = np.cumsum(self.counts)
+        batch, _, heads, width, _ = p.shape
+        for level in reversed(range(tree.levels - 1)):
+            count = self.counts[level]
+            dp = np.full((batch, count, heads, width, width), np.nan, np.float32)
+            given = {"dp": dp, "p": p[:, ends[level] - count : ends[level]]}
+            numbers = {"NODES": count, "SPAN": 1 << level, "FIRST": level * tree.rows}
+            if above is not None:
+                given["dp_above"] = above
+                numbers["PARENTS"] = above.shape[1]
+            self.run(node_gradients(self.plan, top=above is None), given, **numbers)
+            above = dp
+        assert above is not None
+        self.memory["dp"] = above

@@ -173,7 +173,8 @@ class _Normal:
     # -- values
 
     def let(self, ref: Ref, value: Expr) -> None:
-        if isinstance(value, Ref) and value.type.shape and self._settled(value):
+        is_other_name = ref.name not in self.carried and isinstance(value, Ref)
+        if is_other_name and value.type.shape and self._settled(value):
             self.renamed[ref.name] = value
             return
         own = self.fresh(ref)

@@ -16,6 +16,8 @@ _LETTERS = {
     "time_q": "t",
     "time_k": "t",
     "padded": "t",
+    "pair": "t",
+    "pair_tile": "t",
     "version": "t",
     "node": "n",
     "head": "h",
