@@ -136,8 +136,8 @@ def specialise(
                 signature[a.name] = f"*{types[a.dtype]}"
                 divisible.append(a.name)
             case "descriptor":
-                extents = ", ".join(str(constants[extent]) for extent in a.block)
-                signature[a.name] = f"tensordesc<{types[a.dtype]}[1, 1, {extents}]>"
+                extents = ", ".join(map(str, [1] * a.leading + [constants[x] for x in a.block]))
+                signature[a.name] = f"tensordesc<{types[a.dtype]}[{extents}]>"
             case "stride" if a.is_unit and not a.varies:
                 signature[a.name], constexprs[a.name] = "constexpr", 1
             case "stride":

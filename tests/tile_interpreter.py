@@ -217,7 +217,8 @@ class Meaning:
         raise TypeError(f"{expr!r}")
 
     def _op(self, op: tile.Op) -> Value:
-        fn, args = FUNCTIONS[op.fn], [self.aligned(arg, op.shape) for arg in op.args]
+        wide = [tile.Cast(x, "f32") if type_of(x).dtype == "f16" else x for x in op.args]
+        fn, args = FUNCTIONS[op.fn], [self.aligned(arg, op.shape) for arg in wide]
         return _cast(lambda names: fn(*[arg(names) for arg in args]), op.dtype)
 
     def _dot(self, a: tile.Expr, b: tile.Expr) -> Value:

@@ -34,7 +34,8 @@ class Argument:
     """An argument of a printed kernel, in its place in the signature.
 
     pointer    the tensor `tensor`
-    descriptor of the tensor `tensor`, which gives tiles of the extents `block`
+    descriptor of the tensor `tensor`, which gives tiles of the extents `block`, one wide along
+               `leading` more axes
     stride     of the axis `axis` of the tensor `tensor`, in elements; `is_unit` where it is 1
                unless the caller's tensor is laid out otherwise, `has_channels` where the
                tensor's last axis is a width
@@ -52,6 +53,7 @@ class Argument:
     varies: bool = False
     """Whether it changes with the lengths of the data: a new value must not compile again."""
     block: tuple[str, ...] = ()
+    leading: int = 2
 
 
 def stride(tensor: tile.Tensor, axis: int) -> str:
@@ -98,7 +100,10 @@ def arguments(
 def _pointer(tensor: tile.Tensor, blocks: Mapping[str, tuple[str, ...]]) -> Argument:
     if tensor.name in blocks:
         block = blocks[tensor.name]
-        return Argument(tensor.name, "descriptor", tensor.dtype, tensor.name, block=block)
+        leading = len(tensor.axes) - len(block)
+        return Argument(
+            tensor.name, "descriptor", tensor.dtype, tensor.name, block=block, leading=leading
+        )
     return Argument(tensor.name, "pointer", tensor.dtype, tensor.name)
 
 

@@ -40,7 +40,10 @@ def blocks(plan: Plan, *, inverse: bool = True) -> Kernel:
     a = digits(b, "b_a", b.op("where", lower, gram, 0.0), form.path)
     t = digits(b, "b_t", _inverse(b, plan, a, row, column), form.path)
     b.blank()
-    du = digits(b, "b_du", b.op("*", whole(b, u), beta), form.path)
+    # read again, for want of registers
+    load = stage.rows("w" if plan.shared else "u", first, plan.transition, axis="time")
+    again = whole(b, given(b, "b_again", load, form.path))
+    du = digits(b, "b_du", b.op("*", again, beta), form.path)
     y = digits(b, "b_y", product(b, t, relabel(du, "BT'", "BD")), form.path)
     stage.store_digits("y", first, y, form.path)
     t_once, du_once = narrowed(b, t, form.once), narrowed(b, du, form.once)
@@ -61,7 +64,8 @@ def _transition(stage: Stage, name: str, first: Expr) -> Digits:
     form = stage.plan.precision.path
     load = stage.rows(name, first, stage.plan.transition, axis="time")
     made = given(stage.block, f"b_{name}", load, form)
-    stage.store_digits(f"{name}_r", first, made, form)
+    # the further digits are made again where they are needed
+    stage.store_rows(f"{name}_r", first, made[0], memory(form))
     return made
 
 

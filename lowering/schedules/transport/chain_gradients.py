@@ -20,7 +20,7 @@ from gnomon.lowering.schedules.transport.stage import (
     tiles_of,
 )
 from gnomon.lowering.schedules.transport.walk import Meeting, Side, Tile, downwards
-from gnomon.lowering.tile import Full, Kernel, Reduce, Ref, Type
+from gnomon.lowering.tile import Arange, Full, Kernel, Reduce, Ref, Type
 
 
 def chain_gradients(plan: Plan, side: Side) -> Kernel:
@@ -38,12 +38,12 @@ def chain_gradients(plan: Plan, side: Side) -> Kernel:
             f"d_{x}n", met.row, g, form.versions, head=axis, axis="version", extent="BM"
         )
         _cross(stage, side, met, g)
-        # rows of the last leaf that are past T have no gradient
-        end = b.op("+", met.row, b.op("-", number("T"), first))
+        # rows of the last leaf that are past T have no gradient, whatever stands there
         given = stage.rows(
-            f"d_{x}v", met.row, form.versions, head=axis, axis="version", extent="BM", limit=end
+            f"d_{x}v", met.row, form.versions, head=axis, axis="version", extent="BM"
         )
-        b.set(g, b.op("+", g, b.let("b_d", given)))
+        there = b.op("<", b.op("+", first, Arange("BM")), number("T"))
+        b.set(g, b.op("+", g, b.op("where", there, b.let("b_d", given), 0.0)))
     stage.store_rows(f"d_{x}0", first, g, "f32", head=axis, extent="BM")
     doc = f"Gradients of {side} versions from level to level, down to the edge of the leaf."
     grid = (("i_t", tiles_of("BM")), head_axis(axis), ("i_b", number("B")))

@@ -59,14 +59,15 @@ class Products:
         if self.form == "f32":
             return
         b, stage = self.b, self.stage
-        lines: Expr = Reduce("max", b.op("abs", stage.rows("d_k0", self.first, "f32")), "BD")
+        here = b.let("b_here_all", stage.rows("d_k0", self.first, "f32"))
+        lines: Expr = Reduce("max", b.op("abs", here), "BD")
         if self.two:
-            there = b.op("abs", stage.rows("d_k0", self.other, "f32"))
-            lines = b.op("maximum", lines, Reduce("max", there, "BD"))
+            there = b.let("b_there_all", stage.rows("d_k0", self.other, "f32"))
+            lines = b.op("maximum", lines, Reduce("max", b.op("abs", there), "BD"))
         largest = b.let("largest_k", Reduce("max", b.let("b_max", lines), "BT"))
         if self.has_product:
-            dp = b.op("abs", stage.node("dp", self.leaf, "f32", ("BD", "BD'")))
-            columns = b.let("b_max_p", Reduce("max", dp, "BD'"))
+            dp = b.let("b_dp_max", stage.node("dp", self.leaf, "f32", ("BD", "BD'")))
+            columns = b.let("b_max_p", Reduce("max", b.op("abs", dp), "BD'"))
             largest = b.let("largest", b.op("maximum", largest, Reduce("max", columns, "BD")))
         unit = b.op("where", b.op(">", largest, 0.0), b.op("*", largest, 1.0 / 64.0), 1.0)
         self.unit = b.let("unit", unit)

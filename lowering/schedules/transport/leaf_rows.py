@@ -35,11 +35,9 @@ def leaf_rows(plan: Plan) -> Kernel:
     first = b.let("i_r", b.op("*", number("i_t"), number("BM")))
     tile = Tile.of(b, first)
     own = b.let("i_a", b.op("//", tile.within, number("BT")))
-    load = stage.rows("q", first, "io", head="head", axis="time", extent="BM")
-    (q,) = given(b, "b_q", load, plan.precision.once)
-    x = b.let("b_x", q)
+    x = b.let("b_x", _queries(stage, first, "b_q"))
     if plan.blocks == 2:
-        _before_own_block(stage, first, own, q, x)
+        _before_own_block(stage, first, own, x)
     g, unit = _gradient(stage, first, own)
     b.blank()
     with b.loop("i_j", 0, b.op("+", own, 1), 1) as j:
@@ -50,7 +48,8 @@ def leaf_rows(plan: Plan) -> Kernel:
             index = (stage.batch, pair, stage.head)
             stage.store("unit_q", pairs.TILES, "f32", index, unit)
         if plan.blocks == 2:
-            b.set(x, q)
+            # read again, for want of registers
+            b.set(x, _queries(stage, first, "b_q_own"))
     dq = g if unit is None else b.op("*", g, unit)
     stage.store_rows("dq", first, dq, "io", head="head", axis="time", extent="BM")
     doc = "The gradient of queries inside each leaf, and what the sums over rows are made of."
@@ -64,14 +63,20 @@ def _seen(stage: Stage, first: Expr, start: Expr, extent: str) -> Expr:
     return b.op(">=", b.op("+", first, Arange("BM")), b.op("+", start, Arange(extent)))
 
 
-def _before_own_block(stage: Stage, first: Ref, own: Ref, q: Ref, x: Ref) -> None:
+def _queries(stage: Stage, first: Ref, name: str) -> Ref:
+    """q as products take it."""
+    load = stage.rows("q", first, "io", head="head", axis="time", extent="BM")
+    return given(stage.block, name, load, stage.plan.precision.once)[0]
+
+
+def _before_own_block(stage: Stage, first: Ref, own: Ref, x: Ref) -> None:
     """x: rows of the second block at its left edge."""
     b, form = stage.block, stage.plan.precision.once
     with b.when("i_second", b.op(">", own, 0)):
-        near = b.op("neg", product(b, (q,), stage.single_rows("w_r", first)))
+        near = b.op("neg", product(b, (x,), stage.single_rows("w_r", first)))
         seen = _seen(stage, first, first, "BT")
         xs = digits(b, "b_xs", b.op("where", seen, near, 0.0), form)
-        border = b.op("+", q, product(b, xs, stage.single_rows("y", first)))
+        border = b.op("+", x, product(b, xs, stage.single_rows("y", first)))
         b.set(x, digits(b, "b_border", border, form)[0])
 
 
@@ -85,8 +90,9 @@ def _gradient(stage: Stage, first: Ref, own: Ref) -> tuple[Ref, Ref | None]:
     start = b.op("-", first, b.op("*", own, number("BT")))
     with b.loop("i_j", 0, b.op("+", own, 1), 1) as j:
         column = b.op("*", j, number("BT"))
-        size = b.op("abs", pairs.load_logits(stage, first, column))
-        shown = b.op("where", _seen(stage, first, b.op("+", start, column), "BT'"), size, 0.0)
+        logits = b.let("b_d_loc", pairs.load_logits(stage, first, column))
+        seen = _seen(stage, first, b.op("+", start, column), "BT'")
+        shown = b.op("where", seen, b.op("abs", logits), 0.0)
         b.set(lines, b.op("maximum", lines, Reduce("max", shown, "BT'")))
     fitting, unit = scaled(b, "b_g", g, b.let("largest", Reduce("max", lines, "BM")))
     return fitting, unit

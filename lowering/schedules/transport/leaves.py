@@ -22,7 +22,7 @@ from gnomon.lowering.tile import Arange, Kernel, Ref
 
 
 def leaves(plan: Plan) -> Kernel:
-    """The kernel transport_leaves: w_r, y, m, k -> k0, p (level 0)."""
+    """The kernel transport_leaves: w, y, m, k -> k0, p (level 0)."""
     stage = Stage(plan)
     b, form = stage.block, plan.precision
     o_r = b.let("o_r", b.op("+", b.op("*", number("i_r"), number("BR")), Arange("BR")))
@@ -55,7 +55,7 @@ def _keys_and_product(stage: Stage, first: Ref, o_r: Ref, r: Ref) -> None:
     """One block: its keys through R, then R through the block."""
     b, form = stage.block, stage.plan.precision
     moving = digits(b, "b_r_d", r, form.path)
-    w = stage.load_rows("w_r", first, form.path)
+    w = given(b, "b_w", stage.rows("w", first, stage.plan.transition, axis="time"), form.path)
     x = digits(b, "b_x", b.op("neg", product(b, moving, w)), form.path)
     k = given(b, "b_k", stage.rows("k", first, "io", axis="time", extent="BT'"), form.once)
     m = b.let("b_m", stage.square("m", first, memory(form.once)))

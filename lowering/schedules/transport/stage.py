@@ -104,13 +104,11 @@ class Stage:
         axis: str = "padded",
         extent: str = "BT",
         channels: str = "BD",
-        limit: Expr | None = None,
     ) -> Load:
         """[extent, channels] of a tensor [batch, axis, head, D], from row `first` on."""
         tensor = self.tensor(name, ("batch", axis, head, "D"), dtype, "in")
         index = (self.batch, self._from(first, extent), self._head(head), Arange(channels))
-        if axis == "time":
-            limit = number("T")
+        limit = number("T") if axis == "time" else None
         return Load(tensor, index, (None, limit, None, self.width()))
 
     def square(
