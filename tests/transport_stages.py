@@ -26,6 +26,15 @@ Runner = Callable[[Kernel, dict[str, Array], Mapping[str, int]], None]
 _DTYPES: dict[str, Any] = {"io": np.float32, "f16": np.float16, "f32": np.float32}
 
 
+def kernels(plan: Plan, *, has_product: bool = True) -> list[Kernel]:
+    """Every stage of a call of at least two levels, or of less."""
+    forward = [blocks(plan), leaves(plan), nodes(plan), key_chain(plan), query_rows(plan)]
+    chains = [chain_gradients(plan, "query"), chain_gradients(plan, "key")]
+    tops = [node_gradients(plan, top=top) for top in (True, False)]
+    parts = [leaf_products(plan, part, has_product=has_product) for part in ("y", "w")]
+    return [*forward, *chains, *tops, leaf_rows(plan), *parts, leaf_tokens(plan)]
+
+
 @dataclass
 class Stages:
     """One call: its tensors by name, those between the stages too."""

@@ -200,4 +200,4 @@ def _share(lives: list[Life], names: dict[str, str]) -> dict[str, str]:
 
 
 def _home(type: Type) -> tuple[str, tuple[str, ...]]:
-    return ("f32" if type.dtype == "io" else type.dtype), type.shape
+    return ("f32" if type.dtype in ("io", "f16") else type.dtype), type.shape
