@@ -32,7 +32,7 @@ DType = Literal["io", "f16", "f32", "f64", "i32", "i64", "bool"]
 """io is the dtype of q, k and v in this kernel (bf16, fp16 or fp32); f16 is fp32 on a CPU."""
 
 Precision = Literal["ieee", "tf32", "tf32x3"]
-"""How fp32 operands of a product are multiplied: exactly, rounded to tf32, in three such products."""
+"""How fp32 operands are multiplied: exactly, rounded to tf32, or by three products in tf32."""
 
 Scalarish = int | float
 
@@ -292,7 +292,7 @@ class Kernel:
 def type_of(expr: Expr) -> Type:
     """The dtype and the named shape of an expression."""
     match expr:
-        case Ref(_, type):
+        case Ref(_, type) | Full(_, type):
             return type
         case Number(_, dtype):
             return Type(dtype)
@@ -300,8 +300,6 @@ def type_of(expr: Expr) -> Type:
             return Type(dtype, shape)
         case Arange(extent):
             return Type("i32", (extent,))
-        case Full(_, type):
-            return type
         case Load(tensor, index, _, _):
             return Type(tensor.dtype, _index_shape(index))
         case Dot(a, b, _):

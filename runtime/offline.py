@@ -126,7 +126,15 @@ def specialise(
     pointers are aligned to 16 bytes, and the other strides of a tensor that has channels are
     multiples of 16. `constants` gives the tunables and true widths.
     """
-    types = {"io": io, "f16": "fp16", "f32": "fp32", "f64": "fp64", "i32": "i32", "i64": "i64", "bool": "i1"}
+    types = {
+        "io": io,
+        "f16": "fp16",
+        "f32": "fp32",
+        "f64": "fp64",
+        "i32": "i32",
+        "i64": "i64",
+        "bool": "i1",
+    }
     signature: dict[str, str] = {}
     constexprs: dict[str, int | float | bool] = {}
     divisible = []

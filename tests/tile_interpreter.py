@@ -190,7 +190,7 @@ class Meaning:
     def value(self, expr: tile.Expr) -> Value:
         """The function that evaluates an expression."""
         match expr:
-            case tile.Ref(name, _):
+            case tile.Ref(name, _) | tile.Relabel(tile.Ref(name, _), _):
                 return operator.itemgetter(name)
             case tile.Number(number, _):
                 return lambda _: number
@@ -206,8 +206,6 @@ class Meaning:
                 return self._load(expr)
             case tile.Dot(a, b, _):
                 return self._dot(a, b)
-            case tile.Relabel(x, _):
-                return self.value(x)
             case tile.Cast(x, dtype):
                 return _cast(self.value(x), dtype)
             case tile.Reduce(fn, x, axis):

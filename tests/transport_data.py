@@ -50,7 +50,9 @@ def far_field(kind: str, tokens: int, width: int, seed: int = 0) -> dict[str, Te
     else:
         near = {"reflections": 0.0, "near_two": 0.0, "repeated": 1.0}[kind]
         w = normalize(near * draw(1, width) + (0.01 if near else 1.0) * draw(tokens, width), dim=-1)
-        beta = {"reflections": beta, "near_two": beta - 0.05 * spread}.get(kind, beta - 0.1 * spread)
+        beta = {"reflections": beta, "near_two": beta - 0.05 * spread}.get(
+            kind, beta - 0.1 * spread
+        )
     found = {"q": q, "k": k, "w": w, "u": w, "beta": beta}
     return {name: x.float().double()[None, :, None] for name, x in found.items()}
 

@@ -173,8 +173,8 @@ class _Normal:
     # -- values
 
     def let(self, ref: Ref, value: Expr) -> None:
-        is_other_name = ref.name not in self.carried and isinstance(value, Ref)
-        if is_other_name and value.type.shape and self._settled(value):
+        carried = ref.name in self.carried
+        if isinstance(value, Ref) and value.type.shape and self._settled(value) and not carried:
             self.renamed[ref.name] = value
             return
         own = self.fresh(ref)

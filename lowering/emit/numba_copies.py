@@ -88,7 +88,11 @@ class Copies:
                 parts.append(str(self.writer.code(part)))
                 continue
             first = self._first(part)
-            end = infix("+", first, atom(tile.extent_of(shape[0]))) if limit is None else self.writer.code(limit)
+            end = (
+                infix("+", first, atom(tile.extent_of(shape[0])))
+                if limit is None
+                else self.writer.code(limit)
+            )
             parts.append(":")
             starts.append(first)
             ends.append(end)

@@ -164,7 +164,11 @@ def _added(target: str, x: Code, depth: int, scalar: str = "") -> list[str]:
 
 def _is_ordered(value: Expr) -> bool:
     """Whether a maximum runs over integers made of fp32 numbers."""
-    return isinstance(value, Reduce) and value.fn != "sum" and type_of(value).dtype in ("f32", "f16", "io")
+    return (
+        isinstance(value, Reduce)
+        and value.fn != "sum"
+        and type_of(value).dtype in ("f32", "f16", "io")
+    )
 
 
 def neutral(value: Reduce) -> Code:

@@ -104,14 +104,18 @@ def _block(expressions: Expressions, access: Access) -> Block | None:
     time = _TIMES.get(tensor.axes[1])
     whole = limits[1] is None or (time is not None and limits[1] == Ref(time, tile.Type("i32")))
     vectors = len(index) == 3 or _starts_whole(expressions, access)
-    return tuple(block) if whole and vectors and len(block) == len(index) - _leading(tensor) else None
+    return (
+        tuple(block) if whole and vectors and len(block) == len(index) - _leading(tensor) else None
+    )
 
 
 def _is_describable(tensor: tile.Tensor) -> bool:
     """Whether its tiles are rows of one head, of a type that is copied so."""
     axis, count = tensor.axes[1] if len(tensor.axes) > 1 else "", len(tensor.axes)
     if axis in ("time_q", "time_k"):
-        return count == 4 and tensor.dtype == "io" or count == 3 and tensor.dtype in ("f32", "i32")
+        return (count == 4 and tensor.dtype == "io") or (
+            count == 3 and tensor.dtype in ("f32", "i32")
+        )
     return _is_stage(tensor) and count in (4, 5)
 
 

@@ -77,7 +77,7 @@ class Expressions:
     def code(self, expr: Expr) -> Code:
         """An expression as it stands, io tiles included."""
         match expr:
-            case Ref(name, _):
+            case Ref(name, _) | tile.Relabel(Ref(name, _), _):
                 return atom(name)
             case Number(value, _):
                 return number(value)
@@ -93,8 +93,6 @@ class Expressions:
                 return self.load(pointer, expr)
             case tile.Dot():
                 return self.dot(expr)
-            case tile.Relabel(x, _):
-                return self.code(x)
             case tile.Reduce(fn, x, axis):
                 place = type_of(x).shape.index(axis)
                 return call(f"tl.{fn}", self.value(x), keyword("axis", atom(str(place))))

@@ -1,1 +1,1 @@
-"""Tile programs for the stages of a transport I - beta w u^T: everything around the pair kernels."""
+"""Tile programs for the stages of a transport I - beta w u^T: all but its pairs."""

@@ -21,7 +21,14 @@ from gnomon.lowering.schedules.transport.precision import (
     relabel,
     whole,
 )
-from gnomon.lowering.schedules.transport.stage import PADDED, Plan, Stage, head_axis, number, tiles_of
+from gnomon.lowering.schedules.transport.stage import (
+    PADDED,
+    Plan,
+    Stage,
+    head_axis,
+    number,
+    tiles_of,
+)
 from gnomon.lowering.tile import Arange, Cast, Expr, Kernel, Reduce, Ref
 
 

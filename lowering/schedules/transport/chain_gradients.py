@@ -12,6 +12,7 @@ before it crosses a node.
 
 from gnomon.lowering.schedules.transport.precision import digits, product, relabel
 from gnomon.lowering.schedules.transport.stage import (
+    Heads,
     Plan,
     Stage,
     head_axis,
@@ -24,10 +25,10 @@ from gnomon.lowering.tile import Arange, Full, Kernel, Reduce, Ref, Type
 
 
 def chain_gradients(plan: Plan, side: Side) -> Kernel:
-    """The kernel transport_d_<side>s: d_<x>v, p -> d_<x>n (of next versions), d_<x>0; x is q or k."""
+    """The kernel transport_d_queries: d_qv, p -> d_qn (of next versions), d_q0; of keys alike."""
     stage, x = Stage(plan), side[0]
     b, form = stage.block, plan.precision
-    axis = "head" if side == "query" else "kv_head"
+    axis: Heads = "head" if side == "query" else "kv_head"
     if side == "query":
         b.let("i_kv", b.op("//", number("i_h"), number("G")))
     first = b.let("i_r", b.op("*", number("i_t"), number("BM")))
@@ -52,7 +53,7 @@ def chain_gradients(plan: Plan, side: Side) -> Kernel:
 
 
 def _cross(stage: Stage, side: Side, met: Meeting, g: Ref) -> None:
-    """g through the node that the versions crossed."""
+    """G through the node that the versions crossed."""
     b, form = stage.block, stage.plan.precision.log
     with b.when("i_on", met.crosses):
         p = stage.crossing(met.node, ("BD", "BD'") if side == "query" else ("BD'", "BD"))

@@ -1,6 +1,6 @@
 """transport_keys: the versions of keys, level after level.
 
-    k(0) = k0       k(l+1) = k(l) P(l, sibling)^T where level l is met, else k(l)
+k(0) = k0       k(l+1) = k(l) P(l, sibling)^T where level l is met, else k(l)
 """
 
 from gnomon.lowering.schedules.transport.precision import digits, memory, product, relabel

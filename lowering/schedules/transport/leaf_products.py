@@ -26,15 +26,13 @@ from gnomon.lowering.schedules.transport.precision import (
     relabel,
 )
 from gnomon.lowering.schedules.transport.stage import (
-    PADDED,
     Plan,
     Stage,
     head_axis,
     number,
-    scaled,
     tiles_of,
 )
-from gnomon.lowering.tile import Arange, Expr, Full, Kernel, Reduce, Ref, Type
+from gnomon.lowering.tile import Expr, Full, Kernel, Reduce, Ref, Type
 
 Part = Literal["y", "w"]
 
@@ -85,7 +83,7 @@ class Products:
         return digits(self.b, name, self.fitted(load), self.form)
 
     def product_gradient(self, extents: tuple[str, str]) -> Digits:
-        """dP of the leaf."""
+        """DP of the leaf."""
         load = self.b.let("b_dp_all", self.stage.node("dp", self.leaf, "f32", extents))
         return digits(self.b, "b_dp", self.fitted(load), self.form)
 
@@ -99,7 +97,9 @@ class Products:
         b, stage = self.b, self.stage
         load = stage.rows("k", self.other, "io", axis="time", extent="BT'")
         k = given(b, "b_k_o", load, self.form)
-        m = b.let("b_m_o", stage.square("m", self.other, memory(self.form), extents=("BT''", "BT'")))
+        m = b.let(
+            "b_m_o", stage.square("m", self.other, memory(self.form), extents=("BT''", "BT'"))
+        )
         moved = b.op("-", k[0], product(b, (m,), relabel(w_o, "BT''", "BD")))
         return digits(b, "b_k_moved", moved, self.form)
 
@@ -116,7 +116,10 @@ class Products:
         gk = b.let("b_gk", b.op("+", start[0], 0.0))
         if self.two:
             with b.when("i_first", b.op("==", self.place, 0)):
-                w_o, y_o = self.rows("w_r", "b_w_o", other=True), self.rows("y", "b_y_o", other=True)
+                w_o, y_o = (
+                    self.rows("w_r", "b_w_o", other=True),
+                    self.rows("y", "b_y_o", other=True),
+                )
                 crossed = self.small("b_crossed", b.op("neg", product(b, start, w_o)))
                 b.set(gk, product(b, crossed, y_o, gk))
         return gk
@@ -131,7 +134,10 @@ class Products:
             return
         if self.has_product:
             with b.when("i_first_p", b.op("==", self.place, 0)):
-                w_o, y_o = self.rows("w_r", "b_w_o", other=True), self.rows("y", "b_y_o", other=True)
+                w_o, y_o = (
+                    self.rows("w_r", "b_w_o", other=True),
+                    self.rows("y", "b_y_o", other=True),
+                )
                 there = self.small("b_there", product(b, relabel(w_o, "BT'", "BD'"), dp))
                 crossed = self.small("b_crossed", b.op("neg", product(b, w, y_o)))
                 b.set(acc, product(b, crossed, there, acc))
@@ -156,7 +162,10 @@ class Products:
             return
         if self.has_product:
             with b.when("i_first_p", b.op("==", self.place, 0)):
-                w_o, y_o = self.rows("w_r", "b_w_o", other=True), self.rows("y", "b_y_o", other=True)
+                w_o, y_o = (
+                    self.rows("w_r", "b_w_o", other=True),
+                    self.rows("y", "b_y_o", other=True),
+                )
                 here = self.small("b_here", acc)
                 crossed = self.small("b_crossed", b.op("neg", product(b, here, w_o)))
                 b.set(acc, product(b, crossed, y_o, acc))
@@ -200,5 +209,3 @@ def leaf_products(plan: Plan, part: Part, *, has_product: bool) -> Kernel:
     )
     grid = (("i_t", tiles_of("BT")), head_axis("kv_head"), ("i_b", number("B")))
     return stage.kernel(f"transport_d_products_{part}", doc, grid)
-
-

@@ -14,13 +14,20 @@ from typing import NamedTuple
 
 from gnomon.lowering.schedules.transport import pairs
 from gnomon.lowering.schedules.transport.precision import digits, given, memory, product
-from gnomon.lowering.schedules.transport.stage import Plan, Stage, head_axis, number, scaled, tiles_of
+from gnomon.lowering.schedules.transport.stage import (
+    Plan,
+    Stage,
+    head_axis,
+    number,
+    scaled,
+    tiles_of,
+)
 from gnomon.lowering.schedules.transport.walk import Tile
 from gnomon.lowering.tile import Arange, Expr, Kernel, Reduce, Ref
 
 
 class Rows(NamedTuple):
-    """What rows carry from block to block: themselves, their gradient, and its unit if it has one."""
+    """What rows carry from block to block: themselves, their gradient and its unit."""
 
     x: Ref
     g: Ref
@@ -64,7 +71,7 @@ def _seen(stage: Stage, first: Expr, start: Expr, extent: str) -> Expr:
 
 
 def _queries(stage: Stage, first: Ref, name: str) -> Ref:
-    """q as products take it."""
+    """Q as products take it."""
     load = stage.rows("q", first, "io", head="head", axis="time", extent="BM")
     return given(stage.block, name, load, stage.plan.precision.once)[0]
 
@@ -98,9 +105,7 @@ def _gradient(stage: Stage, first: Ref, own: Ref) -> tuple[Ref, Ref | None]:
     return fitting, unit
 
 
-def _through_block(
-    stage: Stage, tile: Tile, first: Ref, j: Ref, row: Ref, rows: Rows
-) -> None:
+def _through_block(stage: Stage, tile: Tile, first: Ref, j: Ref, row: Ref, rows: Rows) -> None:
     """One block: its pair with these rows, stored; then g behind it."""
     b, form = stage.block, stage.plan.precision.once
     x, g = rows.x, rows.g

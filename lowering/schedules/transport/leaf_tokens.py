@@ -71,8 +71,8 @@ class Tokens:
                     unit = b.let("unit", Load(tensor, (stage.batch, pair, stage.head), (None,) * 3))
                 yield row, unit
 
-    def add(self, acc: Ref, x: Ref, y: Ref, unit: Ref | None, *, sign: str = "+") -> None:
-        """acc +- unit x^T y."""
+    def add(self, acc: Ref, x: Expr, y: Expr, unit: Ref | None, *, sign: str = "+") -> None:
+        """Acc +- unit x^T y."""
         b, part = self.b, product(self.b, (x,), (y,))
         b.set(acc, b.op(sign, acc, part if unit is None else b.op("*", part, unit)))
 
@@ -174,5 +174,3 @@ def _through_inverse(made: Tokens, d_y: Ref, d_m: Ref) -> tuple[Ref, Ref, Ref, R
 
 def _row_size(made: Tokens, x: Ref) -> Expr:
     return Reduce("max", made.b.op("abs", x), "BT'")
-
-

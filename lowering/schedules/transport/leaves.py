@@ -1,4 +1,4 @@
-"""transport_leaves: keys at the right edge of their leaf, and the product of the leaf's transitions.
+"""transport_leaves: keys at the right edge of their leaf, and the product of its transitions.
 
 R starts as I and takes the blocks of the leaf from the last to the first, each with the keys of the
 block, whose right edge R carries to that of the leaf:
@@ -15,7 +15,6 @@ from gnomon.lowering.schedules.transport.precision import (
     names,
     narrowed,
     product,
-    relabel,
 )
 from gnomon.lowering.schedules.transport.stage import PADDED, Plan, Stage, head_axis, number
 from gnomon.lowering.tile import Arange, Kernel, Ref
@@ -71,5 +70,3 @@ def _keys_and_product(stage: Stage, first: Ref, o_r: Ref, r: Ref) -> None:
     )
     y = stage.load_rows("y", first, form.path)
     b.set(r, product(b, x, y, r))
-
-

@@ -83,9 +83,7 @@ def _from_keys(stage: Stage, acc: Ref, first: Ref, rectangle: Ref, odd: Ref) -> 
 def _versions(stage: Stage, name: str, row: Expr, head: str, channels: str) -> Expr:
     """[BK, channels] of versions or of their gradients."""
     dtype = stage.plan.precision.versions
-    return stage.rows(
-        name, row, dtype, head=head, axis="version", extent="BK", channels=channels
-    )
+    return stage.rows(name, row, dtype, head=head, axis="version", extent="BK", channels=channels)
 
 
 def _from_parent(stage: Stage, acc: Ref, rectangle: Ref, odd: Ref) -> None:
@@ -111,9 +109,7 @@ def _sibling(stage: Stage, step: int, extents: tuple[str, str]) -> Digits:
     return stage.crossing(stage.block.op("+", number("i_n"), step), extents)
 
 
-def _parent(
-    stage: Stage, rectangle: Ref, extents: tuple[str, str]
-) -> tuple[Digits, Ref | None]:
+def _parent(stage: Stage, rectangle: Ref, extents: tuple[str, str]) -> tuple[Digits, Ref | None]:
     """The gradient of the parent in the range of f16, and its unit."""
     b, form = stage.block, stage.plan.precision.log
     g = b.let("b_above", stage.node("dp_above", rectangle, "f32", extents))

@@ -1,6 +1,6 @@
 """transport_nodes: one level of the tree from the one below it.
 
-    P(l, m) = P(l-1, 2m+1) P(l-1, 2m)        the later transition on the left
+P(l, m) = P(l-1, 2m+1) P(l-1, 2m)        the later transition on the left
 """
 
 from gnomon.lowering.schedules.transport.precision import digits, memory, names, product

@@ -33,9 +33,7 @@ def load_vectors(stage: Stage, name: str, row: Expr) -> Load:
 def load_scores(stage: Stage, name: str, row: Expr, column: str = "BT") -> Load:
     """[BM, column] of the pair from row `row` on."""
     dtype = memory(stage.plan.precision.once)
-    return stage.square(
-        name, row, dtype, head="head", axis="pair", extents=("BM", column)
-    )
+    return stage.square(name, row, dtype, head="head", axis="pair", extents=("BM", column))
 
 
 def store_vectors(stage: Stage, name: str, row: Expr, value: Expr) -> None:
@@ -47,9 +45,7 @@ def store_vectors(stage: Stage, name: str, row: Expr, value: Expr) -> None:
 def store_scores(stage: Stage, name: str, row: Expr, value: Expr, column: str = "BT") -> None:
     """[BM, column] into the pair from row `row` on."""
     dtype = memory(stage.plan.precision.once)
-    stage.store_square(
-        name, row, value, dtype, head="head", axis="pair", extents=("BM", column)
-    )
+    stage.store_square(name, row, value, dtype, head="head", axis="pair", extents=("BM", column))
 
 
 def load_logits(stage: Stage, first: Expr, column: Expr) -> Load:
@@ -59,5 +55,3 @@ def load_logits(stage: Stage, first: Expr, column: Expr) -> Load:
     rows = b.op("+", first, Arange("BM"))
     index = (stage.batch, rows, stage.head, b.op("+", column, Arange("BT'")))
     return Load(tensor, index, (None, number("T"), None, None))
-
-

@@ -34,6 +34,9 @@ class Precision:
     versions: Literal["io", "f16"] = "io"
 
 
+DEFAULT = Precision()
+"""Logits to 2e-3 at any distance, with versions in fp32."""
+
 EXACT = Precision(path="f32", log="f32", once="f32")
 """fp32 throughout; versions in the dtype of the call."""
 
@@ -84,9 +87,7 @@ def relabel(x: Digits, *shape: str) -> tuple[Relabel, ...]:
     return tuple(Relabel(digit, shape) for digit in x)
 
 
-def product(
-    b: Block, x: Sequence[Expr], y: Sequence[Expr], start: Expr | None = None
-) -> Expr:
+def product(b: Block, x: Sequence[Expr], y: Sequence[Expr], start: Expr | None = None) -> Expr:
     """The matrix product of two values by their digits, added to `start`."""
     count = max(len(x), len(y))
     total = start

@@ -31,9 +31,7 @@ def query_rows(plan: Plan) -> Kernel:
         _through_block(stage, tile, first, x, j)
     b.blank()
     with upwards(stage, "query", tile) as met:
-        stage.store_rows(
-            "qv", met.row, x, form.versions, head="head", axis="version", extent="BM"
-        )
+        stage.store_rows("qv", met.row, x, form.versions, head="head", axis="version", extent="BM")
         with b.when("i_on", met.crosses):
             moving = digits(b, "b_x_d", x, form.log)
             p = stage.crossing(met.node, ("BD'", "BD"))
@@ -44,7 +42,7 @@ def query_rows(plan: Plan) -> Kernel:
 
 
 def _through_block(stage: Stage, tile: Tile, first: Ref, x: Ref, j: Ref) -> None:
-    """The j-th block of a leaf to the left of a tile, its own first: loc, and x before the block."""
+    """The j-th block to the left of a tile, its own first: loc, and x before the block."""
     b, form = stage.block, stage.plan.precision
     own = b.op("//", tile.within, number("BT"))
     column = b.let("i_u", b.op("*", b.op("-", own, j), number("BT")))

@@ -14,6 +14,7 @@ from typing import Literal
 from gnomon.lowering import tile
 from gnomon.lowering.build import Block
 from gnomon.lowering.schedules.transport.precision import (
+    DEFAULT,
     Digits,
     Form,
     Precision,
@@ -40,6 +41,7 @@ ORDER = ("BR", "BM", "BM'", "BT", "BT'", "BD", "BD'")
 SCALARS = ("T", "H", "G", "N", "L", "R", "NODES", "PARENTS", "FIRST", "SPAN", "TOP", "TOP_NODE")
 TUNABLES = ("BM", "BT", "LEAF", "BR", "BK")
 Mode = Literal["in", "out"]
+Heads = Literal["head", "kv_head"]
 TOKEN = ("batch", "time")
 PADDED = ("batch", "padded")
 
@@ -60,7 +62,7 @@ class Plan:
     shared: bool = True
     whole: bool = True
     transition: DType = "f32"
-    precision: Precision = Precision()
+    precision: Precision = DEFAULT
 
     @property
     def pairs(self) -> int:
@@ -130,7 +132,9 @@ class Stage:
         """[extent] of an fp32 tensor [batch, axis, kv_head]."""
         tensor = self.tensor(name, ("batch", axis, "kv_head"), "f32", "in")
         limit = number("T") if axis == "time" else None
-        return Load(tensor, (self.batch, self._from(first, extent), self.key_head), (None, limit, None))
+        return Load(
+            tensor, (self.batch, self._from(first, extent), self.key_head), (None, limit, None)
+        )
 
     def node(self, name: str, node: Expr, dtype: DType, extents: tuple[str, str]) -> Load:
         """[D, D] of a tensor [batch, node, kv_head, D, D]."""
@@ -149,7 +153,12 @@ class Stage:
         )
 
     def load_node(
-        self, name: str, node: Expr, form: Form, as_: str = "", extents: tuple[str, str] = ("BD", "BD'")
+        self,
+        name: str,
+        node: Expr,
+        form: Form,
+        as_: str = "",
+        extents: tuple[str, str] = ("BD", "BD'"),
     ) -> Digits:
         """The digits of a node."""
         given = names(name, form), names(as_ or f"b_{name}", form)
@@ -259,7 +268,7 @@ def tiles_of(extent: str) -> Expr:
     return b.op("*", number("N"), b.op("//", number("LEAF"), number(extent)))
 
 
-def head_axis(heads: Literal["head", "kv_head"]) -> tuple[str, Expr]:
+def head_axis(heads: Heads) -> tuple[str, Expr]:
     """The axis of a grid that runs over heads."""
     if heads == "head":
         return "i_h", number("H")
@@ -267,8 +276,7 @@ def head_axis(heads: Literal["head", "kv_head"]) -> tuple[str, Expr]:
 
 
 def scaled(b: Block, name: str, x: Expr, largest: Expr) -> tuple[Ref, Ref]:
-    """x / a and a, with a = largest / 64, so that f16 holds the quotient; a is 1 where x is 0."""
+    """X / a and a, with a = largest / 64, so that f16 holds the quotient; a is 1 where x is 0."""
     unit = b.op("where", b.op(">", largest, 0.0), b.op("*", largest, 1.0 / 64.0), 1.0)
     a = b.let(f"{name}_unit", unit)
     return b.let(f"{name}_scaled", b.op("*", x, b.op("/", 1.0, a))), a
-

@@ -19,7 +19,7 @@ Side = Literal["query", "key"]
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """A level that a leaf meets: the first compact row of its tile, and the node it crosses next."""
+    """A level that a leaf meets: the first compact row of its tile, the node it crosses next."""
 
     row: Ref
     crosses: Expr
@@ -68,9 +68,7 @@ def downwards(stage: Stage, side: Side, tile: Tile) -> Iterator[Meeting]:
 
 
 @contextmanager
-def _met(
-    b: Block, side: Side, tile: Tile, level: Ref, span: Ref, base: Ref
-) -> Iterator[Meeting]:
+def _met(b: Block, side: Side, tile: Tile, level: Ref, span: Ref, base: Ref) -> Iterator[Meeting]:
     here = b.let("i_s", b.op("//", tile.leaf, span))
     odd, rectangle = b.op("%", here, 2), b.let("i_x", b.op("//", here, 2))
     if side == "query":

@@ -56,7 +56,8 @@ def check(plan: Plan, call: dict[str, Tensor], bounds: tuple[float, float], runn
     leaves = {name: x.clone().requires_grad_() for name, x in call.items()}
     if plan.shared:
         leaves["u"] = leaves["w"]
-    wanted = expected(*(leaves[name] for name in ("q", "k", "w", "u", "beta")), stages.tree.leaf)
+    q, k, w, u, beta = (leaves[name] for name in ("q", "k", "w", "u", "beta"))
+    wanted = expected(q, k, w, u, beta, stages.tree.leaf)
     names = ("qv", "kv", "loc")
     generator = torch.Generator().manual_seed(1)
     total = torch.zeros((), dtype=torch.float64)
@@ -67,7 +68,9 @@ def check(plan: Plan, call: dict[str, Tensor], bounds: tuple[float, float], runn
         assert relative(np.where(missing, 0, found), x.detach()) < bounds[0], name
         # small, as gradients are; NaN where nobody looks
         d = 1e-4 * torch.randn(x.shape, generator=generator).double()
-        stages.memory[f"d_{name}"] = np.where(missing | (x.detach().numpy() == 0), np.nan, d.float())
+        stages.memory[f"d_{name}"] = np.where(
+            missing | (x.detach().numpy() == 0), np.nan, d.float()
+        )
         total = total + (x * d * torch.from_numpy(~missing) * (x.detach() != 0)).sum()
     stages.backward()
     inputs = [name for name in leaves if name != "u" or not plan.shared]
@@ -96,7 +99,7 @@ def test_two_vectors_a_transition(blocks: int) -> None:
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("shared", [True, False])
-def test_tile_programs_are_legal(name: str, blocks: int, shared: bool) -> None:  # noqa: FBT001
+def test_tile_programs_are_legal(name: str, blocks: int, shared: bool) -> None:
     plan = whole(PLANS[name], 16, blocks=blocks, shared=shared)
     assert {k.name: list(broken(k)) for k in kernels(plan) if list(broken(k))} == {}
 
