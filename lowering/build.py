@@ -92,10 +92,10 @@ class Block:
         self.body.append(tile.For(ref, lift(start), lift(stop), lift(step), body, stages))
 
     @contextmanager
-    def when(self, index: str, condition: Expr) -> Iterator[None]:
+    def when(self, name: str, condition: Expr) -> Iterator[None]:
         """Statements that run where the condition holds: a loop of one round, or none."""
         rounds = self.op("where", condition, 1, 0)
-        with self.loop(index, 0, rounds, 1):
+        with self.loop(f"_{name}", 0, rounds, 1):
             yield
 
 

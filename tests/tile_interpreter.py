@@ -37,6 +37,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "//": np.floor_divide,
     "%": np.mod,
     "**": lambda a, b: np.power(np.asarray(a, np.float64), b),
+    "<<": np.left_shift,
+    ">>": np.right_shift,
     "neg": np.negative,
     "abs": np.abs,
     "cdiv": lambda a, b: -(-a // b),

@@ -58,7 +58,7 @@ class Stages:
         self.numbers = {"T": tokens, "H": heads, "G": heads // key_heads, "N": tree.leaves}
         self.numbers |= {"L": tree.levels, "R": tree.rows, "D": width, "BD": padded_width}
         self.numbers |= {"BT": self.plan.block, "BM": self.plan.block, "LEAF": leaf}
-        self.numbers |= {"BR": padded_width, "BK": self.plan.block, "B": batch, "TOP": 1 << top}
+        self.numbers |= {"BR": padded_width, "BK": self.plan.block, "B": batch}
         self.numbers["TOP_NODE"] = sum(tree.leaves >> level for level in range(top))
         self.sizes = {"batch": batch, "time": tokens, "head": heads, "kv_head": key_heads}
         self.sizes |= {"padded": tree.leaves * leaf, "version": tree.levels * tree.rows, "D": width}

@@ -135,7 +135,7 @@ class Writer:
         return self._function(fn, args, [self.real(x, dtype) for x in args], dtype)
 
     def _function(self, fn: str, args: tuple[Expr, ...], codes: list[Code], dtype: DType) -> Code:
-        if fn in ("+", "-", "*", "/", "//", "%", *_MIRRORED):
+        if fn in ("+", "-", "*", "/", "//", "%", "<<", ">>", *_MIRRORED):
             return infix(fn, *codes)
         one = number(1, dtype)
         match fn:

@@ -39,7 +39,7 @@ _CALLS = {
 _REAL = {"cos", "exp", "exp2", "log", "log2", "rsqrt", "sigmoid", "sin", "sqrt", "power"}
 _REAL |= triton_helpers.NAMES - {"floor_div", "floor_mod", "square"}
 _INFIX = {
-    **{sign: sign for sign in ("+", "-", "*", "/", "<", "<=", ">", ">=", "==", "!=")},
+    **{sign: sign for sign in ("+", "-", "*", "/", "<", "<=", ">", ">=", "==", "!=", "<<", ">>")},
     "and": "&",
     "or": "|",
 }
@@ -318,7 +318,7 @@ class Expressions:
                 known = self.lets.get(name)
                 return name in self.names.natural or (known is not None and self._is_natural(known))
             case Op(fn, args, _, _):
-                closed = fn in ("+", "*", "//", "%", "cdiv", "minimum", "maximum", "abs")
+                closed = fn in ("+", "*", "//", "%", "<<", ">>", "cdiv", "minimum", "maximum", "abs")
                 return closed and all(self._is_natural(arg) for arg in args)
         return isinstance(expr, tile.Arange)
 

@@ -55,7 +55,7 @@ def chain_gradients(plan: Plan, side: Side) -> Kernel:
 def _cross(stage: Stage, side: Side, met: Meeting, g: Ref) -> None:
     """G through the node that the versions crossed."""
     b, form = stage.block, stage.plan.precision.log
-    with b.when("i_on", met.crosses):
+    with b.when("on", met.crosses):
         p = stage.crossing(met.node, ("BD", "BD'") if side == "query" else ("BD'", "BD"))
         if form == "f32":
             b.set(g, product(b, relabel((g,), "BM", "BD'"), p))

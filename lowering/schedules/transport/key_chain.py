@@ -19,7 +19,7 @@ def key_chain(plan: Plan) -> Kernel:
     x = b.let("b_x", Cast(k0, "f32"))
     with upwards(stage, "key", tile) as met:
         stage.store_rows("kv", met.row, x, form.versions, axis="version", extent="BM")
-        with b.when("i_on", met.crosses):
+        with b.when("on", met.crosses):
             moving = digits(b, "b_x_d", x, form.log)
             p = stage.crossing(met.node, ("BD", "BD'"))
             b.set(x, product(b, relabel(moving, "BM", "BD'"), p))

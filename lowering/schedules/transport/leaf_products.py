@@ -5,6 +5,8 @@ With gk = d_k0 at the right edge of the block and dP_b the gradient of the block
     d_m0 = -W gk^T       d_y0 = -W dP_b            the kernel transport_d_products_y
     d_k1 = gk            d_w0 = -M gk - Y dP_b^T   the kernel transport_d_products_w
 
+(with `_leaf` behind it where no leaf's product is crossed, so that dP is 0).
+
 In a leaf of one block gk = d_k0 and dP_b = dP. In a leaf of two, P = P_1 P_0, P_b = I - W_b^T Y_b,
 and the keys of block 0, k_0 = K_0 - M_0^T W_0 at its own edge, cross P_1:
 
@@ -115,7 +117,7 @@ class Products:
         start = self.keys("b_gk_start", self.first, "BT")
         gk = b.let("b_gk", b.op("+", start[0], 0.0))
         if self.two:
-            with b.when("i_first", b.op("==", self.place, 0)):
+            with b.when("first", b.op("==", self.place, 0)):
                 w_o, y_o = (
                     self.rows("w_r", "b_w_o", other=True),
                     self.rows("y", "b_y_o", other=True),
@@ -133,7 +135,7 @@ class Products:
         if not self.two:
             return
         if self.has_product:
-            with b.when("i_first_p", b.op("==", self.place, 0)):
+            with b.when("first_p", b.op("==", self.place, 0)):
                 w_o, y_o = (
                     self.rows("w_r", "b_w_o", other=True),
                     self.rows("y", "b_y_o", other=True),
@@ -141,7 +143,7 @@ class Products:
                 there = self.small("b_there", product(b, relabel(w_o, "BT'", "BD'"), dp))
                 crossed = self.small("b_crossed", b.op("neg", product(b, w, y_o)))
                 b.set(acc, product(b, crossed, there, acc))
-        with b.when("i_second", b.op("==", self.place, 1)):
+        with b.when("second", b.op("==", self.place, 1)):
             w_o = self.rows("w_r", "b_w_o", other=True)
             if self.has_product:
                 y_o = self.rows("y", "b_y_o", other=True)
@@ -161,7 +163,7 @@ class Products:
         if not self.two:
             return
         if self.has_product:
-            with b.when("i_first_p", b.op("==", self.place, 0)):
+            with b.when("first_p", b.op("==", self.place, 0)):
                 w_o, y_o = (
                     self.rows("w_r", "b_w_o", other=True),
                     self.rows("y", "b_y_o", other=True),
@@ -169,7 +171,7 @@ class Products:
                 here = self.small("b_here", acc)
                 crossed = self.small("b_crossed", b.op("neg", product(b, here, w_o)))
                 b.set(acc, product(b, crossed, y_o, acc))
-        with b.when("i_second", b.op("==", self.place, 1)):
+        with b.when("second", b.op("==", self.place, 1)):
             w_o = self.rows("w_r", "b_w_o", other=True)
             if self.has_product:
                 y_o = self.rows("y", "b_y_o", other=True)
@@ -208,4 +210,5 @@ def leaf_products(plan: Plan, part: Part, *, has_product: bool) -> Kernel:
         "Y and M." if part == "y" else "W and K."
     )
     grid = (("i_t", tiles_of("BT")), head_axis("kv_head"), ("i_b", number("B")))
-    return stage.kernel(f"transport_d_products_{part}", doc, grid)
+    name = f"transport_d_products_{part}{'' if has_product else '_leaf'}"
+    return stage.kernel(name, doc, grid)

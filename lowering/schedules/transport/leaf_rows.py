@@ -79,7 +79,7 @@ def _queries(stage: Stage, first: Ref, name: str) -> Ref:
 def _before_own_block(stage: Stage, first: Ref, own: Ref, x: Ref) -> None:
     """x: rows of the second block at its left edge."""
     b, form = stage.block, stage.plan.precision.once
-    with b.when("i_second", b.op(">", own, 0)):
+    with b.when("second", b.op(">", own, 0)):
         near = b.op("neg", product(b, (x,), stage.single_rows("w_r", first)))
         seen = _seen(stage, first, first, "BT")
         xs = digits(b, "b_xs", b.op("where", seen, near, 0.0), form)

@@ -90,11 +90,11 @@ def _from_parent(stage: Stage, acc: Ref, rectangle: Ref, odd: Ref) -> None:
     """What the product of both halves says, where there is one."""
     b = stage.block
     has_parent = b.op("<", rectangle, number("PARENTS"))
-    with b.when("i_left", b.op("and", has_parent, b.op("==", odd, 0))):
+    with b.when("left", b.op("and", has_parent, b.op("==", odd, 0))):
         p = _sibling(stage, 1, ("BD''", "BD"))
         g, unit = _parent(stage, rectangle, ("BD''", "BD'"))
         _add(b, acc, product(b, p, g), unit)
-    with b.when("i_right", b.op("and", has_parent, b.op("==", odd, 1))):
+    with b.when("right", b.op("and", has_parent, b.op("==", odd, 1))):
         p = _sibling(stage, -1, ("BD'", "BD''"))
         g, unit = _parent(stage, rectangle, ("BD", "BD''"))
         _add(b, acc, product(b, g, p), unit)

@@ -15,13 +15,8 @@ TILES = ("batch", "pair_tile", "head")
 
 def first_pair(b: Block, plan: Plan, leaf: Expr, j: Expr) -> Expr:
     """The pair of block j with its own rows."""
-    inside = b.op("*", j, plan.blocks)
-    before = b.op("//", b.op("*", j, b.op("-", j, 1)), 2)
-    return b.op("+", b.op("*", leaf, plan.pairs), b.op("-", inside, before))
-
-
-def _axes(last: str) -> tuple[str, ...]:
-    return ("batch", "pair", "head", last)
+    # of one or two blocks the first j have j times `blocks` pairs
+    return b.op("+", b.op("*", leaf, plan.pairs), b.op("*", j, plan.blocks))
 
 
 def load_vectors(stage: Stage, name: str, row: Expr) -> Load:

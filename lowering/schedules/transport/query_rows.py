@@ -32,7 +32,7 @@ def query_rows(plan: Plan) -> Kernel:
     b.blank()
     with upwards(stage, "query", tile) as met:
         stage.store_rows("qv", met.row, x, form.versions, head="head", axis="version", extent="BM")
-        with b.when("i_on", met.crosses):
+        with b.when("on", met.crosses):
             moving = digits(b, "b_x_d", x, form.log)
             p = stage.crossing(met.node, ("BD'", "BD"))
             b.set(x, product(b, relabel(moving, "BM", "BD'"), p))

@@ -38,7 +38,7 @@ from gnomon.lowering.tile import (
 )
 
 ORDER = ("BR", "BM", "BM'", "BT", "BT'", "BD", "BD'")
-SCALARS = ("T", "H", "G", "N", "L", "R", "NODES", "PARENTS", "FIRST", "SPAN", "TOP", "TOP_NODE")
+SCALARS = ("T", "H", "G", "N", "L", "R", "NODES", "PARENTS", "FIRST", "SPAN", "TOP_NODE")
 TUNABLES = ("BM", "BT", "LEAF", "BR", "BK")
 Mode = Literal["in", "out"]
 Heads = Literal["head", "kv_head"]

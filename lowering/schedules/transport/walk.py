@@ -45,43 +45,44 @@ class Tile:
 def upwards(stage: Stage, side: Side, tile: Tile) -> Iterator[Meeting]:
     """The levels from the leaves on, where they are met."""
     b = stage.block
-    span, base = b.let("span", 1), b.let("base", 0)
+    base = b.let("base", 0)
     with b.loop("i_l", 0, number("L"), 1) as level:
-        with _met(b, side, tile, level, span, base) as meeting:
+        with _met(b, side, tile, level, base) as meeting:
             yield meeting
-        b.set(base, b.op("+", base, b.op("//", number("N"), span)))
-        b.set(span, b.op("*", span, 2))
+        b.set(base, b.op("+", base, b.op(">>", number("N"), level)))
 
 
 @contextmanager
 def downwards(stage: Stage, side: Side, tile: Tile) -> Iterator[Meeting]:
     """The levels from the highest on, where they are met."""
     b = stage.block
-    span, base = b.let("span", number("TOP")), b.let("base", number("TOP_NODE"))
+    base = b.let("base", number("TOP_NODE"))
     with b.loop("i_up", 0, number("L"), 1) as up:
         level = b.let("i_l", b.op("-", b.op("-", number("L"), 1), up))
-        with _met(b, side, tile, level, span, base) as meeting:
+        with _met(b, side, tile, level, base) as meeting:
             yield meeting
-        b.set(span, b.op("//", span, 2))
-        below = b.op("maximum", span, 1)
-        b.set(base, b.op("-", base, b.op("//", number("N"), below)))
+        below = b.op("maximum", b.op("-", level, 1), 0)
+        b.set(base, b.op("-", base, b.op(">>", number("N"), below)))
 
 
 @contextmanager
-def _met(b: Block, side: Side, tile: Tile, level: Ref, span: Ref, base: Ref) -> Iterator[Meeting]:
-    here = b.let("i_s", b.op("//", tile.leaf, span))
-    odd, rectangle = b.op("%", here, 2), b.let("i_x", b.op("//", here, 2))
+def _met(b: Block, side: Side, tile: Tile, level: Ref, base: Ref) -> Iterator[Meeting]:
+    """One level; `base` is the first of its nodes."""
+    here = b.let("i_s", b.op(">>", tile.leaf, level))
+    rectangle = b.let("i_x", b.op(">>", here, 1))
+    odd = b.op("-", here, b.op("*", rectangle, 2))
     if side == "query":
         meets, sibling = b.op("==", odd, 1), b.op("-", here, 1)
         crosses = b.op(">", rectangle, 0)
     else:
-        begins = b.op("<", b.op("*", b.op("+", here, 1), span), number("N"))
+        begins = b.op("<", b.op("<<", b.op("+", here, 1), level), number("N"))
         meets, sibling = b.op("and", b.op("==", odd, 0), begins), b.op("+", here, 1)
-        after = b.op("*", b.op("+", rectangle, 1), b.op("*", span, 2))
+        after = b.op("<<", b.op("*", b.op("+", rectangle, 1), 2), level)
         crosses = b.op("<", after, number("N"))
-    with b.when("i_met", meets):
-        leaves = b.op("+", b.op("*", rectangle, span), b.op("%", tile.leaf, span))
-        inside = b.op("+", b.op("*", leaves, number("LEAF")), tile.within)
-        row = b.let("i_y", b.op("+", b.op("*", level, number("R")), inside))
+    with b.when("met", meets):
+        inside = b.op("-", tile.leaf, b.op("<<", here, level))
+        leaves = b.op("+", b.op("<<", rectangle, level), inside)
+        place = b.op("+", b.op("*", leaves, number("LEAF")), tile.within)
+        row = b.let("i_y", b.op("+", b.op("*", level, number("R")), place))
         node = b.let("i_node", b.op("+", base, sibling))
         yield Meeting(row, crosses, node)
