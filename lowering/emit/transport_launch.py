@@ -40,8 +40,10 @@ _SIZES = {
 }
 _NUMBERS = {
     **{name: f"tree.{name}" for name in ("T", "H", "G", "N", "L", "R", "D", "B")},
-    **{"BT": "tree.block", "LEAF": "tree.leaf", "BD": "padded_width(tree.D)"},
-    **{"TOP_NODE": "tree.first_node(tree.L - 1)"},
+    "BT": "tree.block",
+    "LEAF": "tree.leaf",
+    "BD": "padded_width(tree.D)",
+    "TOP_NODE": "tree.first_node(tree.L - 1)",
 }
 _DTYPES = {"f16": "torch.float16", "f32": "torch.float32"}
 LEVEL = ("NODES", "PARENTS", "FIRST", "SPAN")

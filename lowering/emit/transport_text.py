@@ -225,7 +225,9 @@ class TransportText:
         return [name for name in read if name not in made]
 
     def _backward(self, launches: Mapping[str, StageLaunch]) -> list[str]:
-        lines = statement("", call("", *map(atom, self._saved(launches))), 2, " = ctx.saved_tensors")
+        lines = statement(
+            "", call("", *map(atom, self._saved(launches))), 2, " = ctx.saved_tensors"
+        )
         lines += [f"{INDENT * 2}tree = ctx.tree"]
         lines += [f"{INDENT * 2}d_qv, d_kv, d_loc = (x.contiguous() for x in (d_qv, d_kv, d_loc))"]
         for name in ("d_queries", "d_keys", "d_rows"):

@@ -318,7 +318,18 @@ class Expressions:
                 known = self.lets.get(name)
                 return name in self.names.natural or (known is not None and self._is_natural(known))
             case Op(fn, args, _, _):
-                closed = fn in ("+", "*", "//", "%", "<<", ">>", "cdiv", "minimum", "maximum", "abs")
+                closed = fn in (
+                    "+",
+                    "*",
+                    "//",
+                    "%",
+                    "<<",
+                    ">>",
+                    "cdiv",
+                    "minimum",
+                    "maximum",
+                    "abs",
+                )
                 return closed and all(self._is_natural(arg) for arg in args)
         return isinstance(expr, tile.Arange)
 
