@@ -120,7 +120,7 @@ def check(module: ModuleType, tokens: int, width: int, device: str, block: int) 
     found, again = (run_both(module, given, rounded) for _ in range(2))
     names = ("qv", "kv", "loc", "dq", "dk", "dw", "dbeta")
     errors = {}
-    for name, x, y in zip(names, found, wanted, strict=True):
+    for name, x, y in zip(names, found, (x.detach() for x in wanted), strict=True):
         x = torch.where(y != 0, x.double(), 0.0)
         errors[name] = float((x - y).norm() / y.norm().clamp(min=1e-30))
     shown = [wanted[n] != 0 for n in range(len(names))]

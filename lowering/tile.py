@@ -108,8 +108,8 @@ class Op(Expr):
     """A pointwise function.
 
     + - * / // % ** << >> neg abs exp exp2 log log2 log1p expm1 sqrt rsqrt sin cos cos_turns
-    sin_turns tanh sigmoid log_sigmoid softplus relu minimum maximum floor where < <= > >= == != and or not
-    cdiv apart. apart(a, b, low) is a - b + low in this order, whatever else is reordered.
+    sin_turns tanh sigmoid log_sigmoid softplus relu minimum maximum floor where < <= > >= == != and
+    or not cdiv apart. apart(a, b, low) is a - b + low in this order, whatever else is reordered.
     """
 
     fn: str
