@@ -128,26 +128,32 @@ class TransportText:
 
     tiles  kernel name -> BM, BR, BK, num_warps, num_stages, maxnreg; others as in `tiles_for`
     width  the D that tiles are chosen for
+    stages how far ahead the loops over rows, and over blocks, read: (rows, blocks)
     """
 
     plan: Plan
     width: int = 128
+    stages: tuple[int, int] = (3, 2)
     tiles: Tiles = field(default_factory=dict)
 
     def launches(self) -> dict[str, StageLaunch]:
         """Every stage by a short name, with products of leaves and without."""
         plan, p = self.plan, names("p", self.plan.precision.path)
-        level = {"node": "nodes"}
+        level, (rows_ahead, blocks_ahead) = {"node": "nodes"}, self.stages
         made = {
             "blocks": StageLaunch(blocks(plan), {}),
-            "leaves": StageLaunch(leaves(plan), {}),
+            "leaves": StageLaunch(leaves(plan, stages=blocks_ahead), {}),
             "nodes": StageLaunch(nodes(plan), {}, given=p),
             "keys": StageLaunch(key_chain(plan), {}),
             "queries": StageLaunch(query_rows(plan), {}),
             "d_queries": StageLaunch(chain_gradients(plan, "query"), {}),
             "d_keys": StageLaunch(chain_gradients(plan, "key"), {}),
-            "d_nodes_top": StageLaunch(node_gradients(plan, top=True), {}, sizes=level),
-            "d_nodes": StageLaunch(node_gradients(plan, top=False), {}, sizes=level),
+            "d_nodes_top": StageLaunch(
+                node_gradients(plan, top=True, stages=rows_ahead), {}, sizes=level
+            ),
+            "d_nodes": StageLaunch(
+                node_gradients(plan, top=False, stages=rows_ahead), {}, sizes=level
+            ),
             "d_rows": StageLaunch(leaf_rows(plan), {}),
             "d_tokens": StageLaunch(leaf_tokens(plan), {}),
         }
@@ -261,14 +267,14 @@ def tiles_for(plan: Plan, width: int) -> Tiles:
     products = ("transport_d_products_y", "transport_d_products_w")
     return {
         "transport_blocks": rows,
-        "transport_leaves": {"BR": padded, **large, "num_stages": 2},
+        "transport_leaves": {"BR": padded, **large},
         "transport_nodes": large,
         "transport_keys": rows,
         "transport_queries": rows,
         "transport_d_queries": rows,
         "transport_d_keys": rows,
-        "transport_d_nodes_top": {"BK": plan.block, **large, "num_stages": 2},
-        "transport_d_nodes": {"BK": plan.block, **large, "num_stages": 2},
+        "transport_d_nodes_top": {"BK": plan.block, **large},
+        "transport_d_nodes": {"BK": plan.block, **large},
         "transport_d_rows": rows,
         "transport_d_tokens": rows,
         **dict.fromkeys((*products, *(f"{name}_leaf" for name in products)), rows),

@@ -20,7 +20,7 @@ from gnomon.lowering.schedules.transport.stage import PADDED, Plan, Stage, head_
 from gnomon.lowering.tile import Arange, Kernel, Ref
 
 
-def leaves(plan: Plan) -> Kernel:
+def leaves(plan: Plan, *, stages: int = 2) -> Kernel:
     """The kernel transport_leaves: w, y, m, k -> k0, p (level 0)."""
     stage = Stage(plan)
     b, form = stage.block, plan.precision
@@ -28,7 +28,7 @@ def leaves(plan: Plan) -> Kernel:
     unit = b.op("where", b.op("==", o_r, Arange("BD")), 1.0, 0.0)
     r = b.let("b_r", unit)
     count = b.op("//", number("LEAF"), number("BT"))
-    with b.loop("i_j", 0, count, 1) as j:
+    with b.loop("i_j", 0, count, 1, stages) as j:
         last = b.op("-", b.op("*", b.op("+", number("i_c"), 1), count), b.op("+", j, 1))
         first = b.let("i_n", b.op("*", last, number("BT")))
         _keys_and_product(stage, first, o_r, r)

@@ -17,11 +17,12 @@ from gnomon.lowering.schedules.transport.stage import Plan, Stage, head_axis, nu
 from gnomon.lowering.tile import Arange, Dot, Expr, Full, Kernel, Reduce, Ref, Type
 
 
-def node_gradients(plan: Plan, *, top: bool) -> Kernel:
+def node_gradients(plan: Plan, *, top: bool, stages: int = 3) -> Kernel:
     """The kernel transport_d_nodes, of the highest level or of one below.
 
     qv, d_qn, kv, d_kn (and, below the top, p of this level and dp_above) -> dp. SPAN leaves a node,
-    FIRST compact row of the level, NODES of it and PARENTS above it.
+    FIRST compact row of the level, NODES of it and PARENTS above it; rows are read `stages` - 1
+    tiles ahead.
     """
     stage = Stage(plan)
     b = stage.block
@@ -30,8 +31,8 @@ def node_gradients(plan: Plan, *, top: bool) -> Kernel:
     rectangle = b.let("i_x", b.op("//", number("i_n"), 2))
     odd = b.let("odd", b.op("%", number("i_n"), 2))
     first = b.let("i_r", b.op("+", number("FIRST"), b.op("*", rectangle, size)))
-    _from_queries(stage, acc, first, rectangle, odd)
-    _from_keys(stage, acc, first, rectangle, odd)
+    _from_queries(stage, acc, first, rectangle, odd, stages)
+    _from_keys(stage, acc, first, rectangle, odd, stages)
     if not top:
         _from_parent(stage, acc, rectangle, odd)
     b.blank()
@@ -49,7 +50,9 @@ def node_gradients(plan: Plan, *, top: bool) -> Kernel:
     return stage.kernel(f"transport_d_nodes{'_top' if top else ''}", doc, grid)
 
 
-def _from_queries(stage: Stage, acc: Ref, first: Ref, rectangle: Ref, odd: Ref) -> None:
+def _from_queries(
+    stage: Stage, acc: Ref, first: Ref, rectangle: Ref, odd: Ref, stages: int
+) -> None:
     """What the queries of the node's right neighbour say; those of rectangle 0 go no further."""
     b = stage.block
     size, padded = number("n_l"), b.op("*", number("N"), number("LEAF"))
@@ -59,21 +62,21 @@ def _from_queries(stage: Stage, acc: Ref, first: Ref, rectangle: Ref, odd: Ref) 
     count = b.let("n_q", b.op("where", crossed, there, 0))
     with b.loop("i_g", 0, number("G"), 1) as g:
         b.let("i_h", b.op("+", b.op("*", stage.key_head, number("G")), g))
-        with b.loop("i_y", 0, count, number("BK")) as y:
+        with b.loop("i_y", 0, count, number("BK"), stages) as y:
             row = b.op("+", first, y)
             x = b.let("b_qv", _versions(stage, "qv", row, "head", "BD"))
             d = b.let("b_d_qn", _versions(stage, "d_qn", row, "head", "BD'"))
             b.set(acc, b.op("+", acc, Dot(x, d)))
 
 
-def _from_keys(stage: Stage, acc: Ref, first: Ref, rectangle: Ref, odd: Ref) -> None:
+def _from_keys(stage: Stage, acc: Ref, first: Ref, rectangle: Ref, odd: Ref, stages: int) -> None:
     """What the keys of the node's left neighbour say, where they go further."""
     b = stage.block
     size = number("n_l")
     after = b.op("*", b.op("*", b.op("+", rectangle, 1), 2), number("SPAN"))
     crossed = b.op("and", b.op("==", odd, 1), b.op("<", after, number("N")))
     count = b.let("n_k", b.op("where", crossed, size, 0))
-    with b.loop("i_y", 0, count, number("BK")) as y:
+    with b.loop("i_y", 0, count, number("BK"), stages) as y:
         row = b.op("+", first, y)
         d = b.let("b_d_kn", _versions(stage, "d_kn", row, "kv_head", "BD"))
         x = b.let("b_kv", _versions(stage, "kv", row, "kv_head", "BD'"))
