@@ -128,7 +128,7 @@ class _Normal:
                 self.above += [note] if note else []
                 self.let(ref, self.plain(value))
             case tile.Set(ref, value):
-                self.assign(self.renamed.get(ref.name, ref), self.plain(value), carried=True)
+                self.set(self.renamed.get(ref.name, ref), self.plain(value))
             case tile.For():
                 self.loop(stmt)
             case tile.Store(tensor, index, value, limits):
@@ -143,6 +143,12 @@ class _Normal:
                 self.add(Step("scatter", stmt=made))
             case tile.ExitIf(condition):
                 self.add(Step("exit", stmt=tile.ExitIf(self.plain(condition))))
+
+    def set(self, ref: Ref, value: Expr) -> None:
+        """A new value for a carried name; a product that reads the old one is made beside it."""
+        if isinstance(value, Dot) and ref.name in tile.names_in(value):
+            value = self.named(value, f"{self.printed.get(ref.name, ref.name)}_dot")
+        self.assign(ref, value, carried=True)
 
     def add(self, step: Step) -> None:
         self.out.append(replace(step, above=tuple(self.above)))
