@@ -23,7 +23,6 @@ from gnomon.lowering.tile import Kernel, Tensor
 
 Array = npt.NDArray[Any]
 Runner = Callable[[Kernel, dict[str, Array], Mapping[str, int]], None]
-_DTYPES: dict[str, Any] = {"io": np.float32, "f16": np.float16, "f32": np.float32}
 
 
 def kernels(plan: Plan, *, has_product: bool = True) -> list[Kernel]:
@@ -43,6 +42,8 @@ class Stages:
     runner: Runner
     memory: dict[str, Array]
     """The inputs of the call: q, k, w, u (where it is not w), beta."""
+    narrow: Any = np.float16
+    """What f16 tensors are here."""
     numbers: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
 
@@ -82,9 +83,9 @@ class Stages:
         self.runner(kernel, tensors, {**self.numbers, **numbers})
 
     def empty(self, param: Tensor) -> Array:
-        """NaN; versions, which have rows of no rectangle, are 0."""
+        """An output before its kernel runs."""
         shape = [self.sizes[axis] for axis in param.axes]
-        return np.full(shape, np.nan, _DTYPES[param.dtype])
+        return np.full(shape, np.nan, self.narrow if param.dtype == "f16" else np.float32)
 
     def forward(self) -> None:
         """qv, kv and loc."""
