@@ -43,14 +43,16 @@ VARIANTS: Mapping[str, Mapping[str, int]] = {
     "default": {},
     "warps 4": {"num_warps": 4},
     "warps 8": {"num_warps": 8},
-    "stages 1": {"num_stages": 1},
+    "ahead 2, 1": {},
+    "ahead 4, 2": {},
     "stages 2": {"num_stages": 2},
-    "stages 3": {"num_stages": 3},
     "registers 168": {"num_warps": 4, "maxnreg": 168},
     "registers 128": {"num_warps": 4, "maxnreg": 128},
     "half a product": {"BR": 64, "num_warps": 4},
     "one digit": {},
 }
+AHEAD = {"ahead 2, 1": (2, 1), "ahead 4, 2": (4, 2)}
+"""How far ahead loops over rows, and over blocks, read."""
 SHAPES = {"MHA": (2, 8192, 1), "GQA": (2, 8192, 4), "short": (8, 2048, 1)}
 """batch, tokens, query heads a key head."""
 
@@ -64,7 +66,8 @@ def plan_of(variant: str, width: int, block: int = 64) -> Plan:
 def write_module(folder: Path, variant: str, width: int, block: int = 64) -> Path:
     """The module of a variant of tiles as a file."""
     tiles = dict.fromkeys(KERNELS, VARIANTS[variant])
-    text = TransportText(plan_of(variant, width, block), width, tiles)
+    stages = AHEAD.get(variant, (3, 2))
+    text = TransportText(plan_of(variant, width, block), width, stages, tiles)
     library = functions(["device_of", "padded_width"])
     path = folder / f"transport_{variant.replace(' ', '_')}_{width}.py"
     path.write_text("\n\n\n".join([HEAD.strip(), *library, *text.parts()]) + "\n")
