@@ -23,7 +23,7 @@ from torch import Tensor
 from triton.runtime.errors import TritonError
 
 from gnomon.lowering.emit.torch_library import functions
-from gnomon.lowering.emit.transport_text import TransportText
+from gnomon.lowering.emit.transport_kernels import TransportKernels
 from gnomon.lowering.schedules.transport.precision import DEFAULT, Precision
 from gnomon.lowering.schedules.transport.stage import Plan
 
@@ -38,7 +38,7 @@ import triton.language as tl
 from torch.autograd.function import once_differentiable
 from triton.tools.tensor_descriptor import TensorDescriptor
 """
-KERNELS = [x.kernel.name for x in TransportText(Plan()).launches().values()]
+KERNELS = [x.kernel.name for x in TransportKernels(Plan()).launches().values()]
 VARIANTS: Mapping[str, Mapping[str, int]] = {
     "default": {},
     "warps 4": {"num_warps": 4},
@@ -67,7 +67,7 @@ def write_module(folder: Path, variant: str, width: int, block: int = 64) -> Pat
     """The module of a variant of tiles as a file."""
     tiles = dict.fromkeys(KERNELS, VARIANTS[variant])
     stages = AHEAD.get(variant, (3, 2))
-    text = TransportText(plan_of(variant, width, block), width, stages, tiles)
+    text = TransportKernels(plan_of(variant, width, block), width, stages, tiles)
     library = functions(["device_of", "padded_width"])
     path = folder / f"transport_{variant.replace(' ', '_')}_{width}.py"
     path.write_text("\n\n\n".join([HEAD.strip(), *library, *text.parts()]) + "\n")
@@ -103,7 +103,7 @@ def run_both(module: ModuleType, given: list[Tensor], weights: list[Tensor] | No
     leaves = [x.detach().requires_grad_() for x in given]
     outs = module.Transport.apply(*leaves)
     weights = weights or [torch.ones_like(x) for x in outs]
-    return [*outs, *torch.autograd.grad(outs, leaves, weights)]
+    return [*(x.detach() for x in outs), *torch.autograd.grad(outs, leaves, weights)]
 
 
 def check(module: ModuleType, tokens: int, width: int, device: str, block: int) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
     launch_<kernel>(tree, <tensors it reads>[, <tensors it writes a part of>])  ->  what it writes
 
-`tree` (transport_text.py) has the sizes. Where the GPU copies tiles by hardware and every tensor
+`tree` (transport_kernels.py) has the sizes. Where the GPU copies tiles by hardware and every tensor
 suits it, the kernel with descriptors runs, else the one with pointers.
 """
 

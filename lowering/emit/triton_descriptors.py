@@ -100,9 +100,11 @@ def _block(expressions: Expressions, access: Access) -> Block | None:
         if extent is None:
             return None
         block.append(tile.extent_of(extent))
-    # behind the end of a sequence inside the tensor a descriptor would read the next one
-    time = _TIMES.get(tensor.axes[1])
-    whole = limits[1] is None or (time is not None and limits[1] == Ref(time, tile.Type("i32")))
+    # behind the end of a sequence inside the tensor a descriptor would read the next one; versions
+    # behind an end are numbers too, and those that no pair meets are hidden by its mask
+    length = Ref(_TIMES.get(tensor.axes[1], ""), tile.Type("i32"))
+    read = isinstance(access, Load)
+    whole = limits[1] in (None, length) or (read and tensor.axes[1] == "version")
     vectors = len(index) == 3 or _starts_whole(expressions, access)
     return (
         tuple(block) if whole and vectors and len(block) == len(index) - _leading(tensor) else None

@@ -123,7 +123,7 @@ def has_tiles(*tensors):
 
 
 @dataclass(frozen=True, slots=True)
-class TransportText:
+class TransportKernels:
     """The text of one transport.
 
     tiles  kernel name -> BM, BR, BK, num_warps, num_stages, maxnreg; others as in `tiles_for`
