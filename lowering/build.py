@@ -7,7 +7,7 @@ from gnomon.lowering import tile
 from gnomon.lowering.tile import DType, Expr, Number, Op, Ref, Stmt, Type, type_of
 
 _BOOL = {"<", "<=", ">", ">=", "==", "!=", "and", "or", "not"}
-_RANK: dict[DType, int] = {"bool": 0, "i32": 1, "i64": 2, "io": 3, "f32": 4, "f64": 5}
+_RANK: dict[DType, int] = {"bool": 0, "i32": 1, "i64": 2, "f16": 3, "io": 3, "f32": 4, "f64": 5}
 _REAL = {
     *("/", "**", "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt"),
     *("sin", "cos", "sin_turns", "cos_turns", "tanh", "sigmoid", "log_sigmoid", "softplus"),
@@ -26,7 +26,7 @@ def lift(x: Operand) -> Expr:
 class Block:
     """Statements in the order in which they run; names are given once."""
 
-    def __init__(self, order: tuple[str, str]) -> None:
+    def __init__(self, order: tuple[str, ...]) -> None:
         self.order = order
         self.body: list[Stmt] = []
         self.names: set[str] = set()
@@ -45,11 +45,9 @@ class Block:
         if not extra:
             return longest
         names = dict.fromkeys([*longest, *extra])
-        if set(names) != set(self.order):
-            raise TypeError(
-                f"cannot broadcast {shapes} together: only {self.order} meet in a score tile"
-            )
-        return self.order
+        if not set(names) <= set(self.order):
+            raise TypeError(f"cannot broadcast {shapes} together: only {self.order} meet in a tile")
+        return tuple(name for name in self.order if name in names)
 
     # -- statements
 
@@ -93,6 +91,13 @@ class Block:
         body, self.body, self.names = tuple(self.body), outer, names
         self.body.append(tile.For(ref, lift(start), lift(stop), lift(step), body, stages))
 
+    @contextmanager
+    def when(self, name: str, condition: Expr) -> Iterator[None]:
+        """Statements that run where the condition holds: a loop of one round, or none."""
+        rounds = self.op("where", condition, 1, 0)
+        with self.loop(f"_{name}", 0, rounds, 1):
+            yield
+
 
 def _dtype(fn: str, values: tuple[Expr, ...], types: list[Type]) -> DType:
     if fn in _BOOL:
@@ -106,6 +111,6 @@ def _dtype(fn: str, values: tuple[Expr, ...], types: list[Type]) -> DType:
     soft_real = any(isinstance(v, Number) and v.dtype in ("f32", "f64") for v, _ in counted)
     if widest in ("bool", "i32", "i64") and (fn in _REAL or soft_real):
         return "f32"
-    if widest == "io":
+    if widest in ("io", "f16"):
         return "f32"
     return widest

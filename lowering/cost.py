@@ -33,7 +33,7 @@ SPECIAL = frozenset(
         *("cos", "sin_turns", "cos_turns", "tanh", "sigmoid", "log_sigmoid", "softplus"),
     }
 )
-BYTES = {"io": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
+BYTES = {"io": 2, "f16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
 """io counts as a 16-bit type."""
 WIDTH = 64
 """A width, or a number of entries or of hidden channels, that nobody gave."""

@@ -4,6 +4,7 @@ a name is given before it is read, and once in its scope; a loop's names end wit
 `Set` changes a name that stands outside, and keeps its shape
 loads read inputs, stores write outputs, scatters add to what came zeroed
 one index and one limit for each axis; the operands of an `Op` are within its shape
+a `Relabel` keeps the extents, axis for axis
 """
 
 from collections.abc import Iterator
@@ -15,12 +16,14 @@ from gnomon.lowering.tile import (
     Let,
     Load,
     Op,
+    Relabel,
     Scatter,
     Set,
     Stmt,
     Store,
     Tensor,
     expressions,
+    extent_of,
     names_in,
     operands,
     type_of,
@@ -90,6 +93,9 @@ def _expression(expr: Expr, tensors: dict[str, Tensor]) -> Iterator[str]:
             for arg in args:
                 if not set(type_of(arg).shape) <= set(shape):
                     yield f"{fn} of shape {shape} has an operand of shape {type_of(arg).shape}"
+        case Relabel(x, shape):
+            if tuple(map(extent_of, x.type.shape)) != tuple(map(extent_of, shape)):
+                yield f"{x.name} of shape {x.type.shape} goes on as {shape}"
     for part in operands(expr):
         yield from _expression(part, tensors)
 

@@ -204,8 +204,10 @@ def _expr(expr: tile.Expr) -> Code:
             if all(limit is None for limit in limits):
                 return atom(read)
             return Code(f"{read} else {fill}", LEVELS["if"])
-        case tile.Dot(a, b):
+        case tile.Dot(a, b, _):
             return infix("@", _expr(a), _expr(b))
+        case tile.Relabel(x, shape):
+            return call("relabel", atom(x.name), atom(f"[{', '.join(shape)}]"))
         case tile.Reduce(fn, x, axis):
             return call(f"{fn}_{axis}", _expr(x))
         case tile.Cast(x, dtype):

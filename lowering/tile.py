@@ -9,14 +9,15 @@
              | Scatter(tensor, index, entry, value, limits)   tensor[index, entry] += value
              | ExitIf(condition) | Remark(text) | Blank()
     expr   ::= Ref(name, type) | Number(value, dtype) | Op(fn, args) | Arange(extent)
-             | Load(tensor, index, limits, fill) | Dot(a, b) | Reduce(fn, x, axis) | Cast(x, dtype)
-             | Full(value, type)
+             | Load(tensor, index, limits, fill) | Dot(a, b, precision) | Reduce(fn, x, axis)
+             | Cast(x, dtype) | Full(value, type) | Relabel(x, shape)
 
 A value is a pure tile: a dtype and a shape made of *named* extents ("BM" query rows, "BN" keys,
 "BD0" channels of dot 0, "BV" channels of v, "BE0" channels of a sum). Names do the aligning: in an
 `Op` every operand is broadcast to the union of the names, in the order of the longest operand (two
-vectors: the order of the kernel's two axes of a score tile); `Dot` contracts the one name its
-operands share; `Reduce` folds a name away.
+vectors: the order of the kernel's axes); `Dot` contracts the one name its operands share; `Reduce`
+folds a name away. A primed name, "BT'", is another axis of the same extent: a square is [BT, BT'],
+and `Relabel` says by which names a tile goes on.
 An index is one scalar or tile for each axis of the tensor; `limits` says axis by axis below which
 bound an element exists (None: always). What lies outside reads as `fill` and is never stored.
 Every load of a loop body is a load of that iteration: `For.stages` says how many iterations ahead a
@@ -28,8 +29,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-DType = Literal["io", "f32", "f64", "i32", "i64", "bool"]
-"""io is the dtype of q, k and v in this kernel (bf16, fp16 or fp32)."""
+DType = Literal["io", "f16", "f32", "f64", "i32", "i64", "bool"]
+"""io is the dtype of q, k and v in this kernel (bf16, fp16 or fp32); f16 is fp32 on a CPU."""
+
+Precision = Literal["ieee", "tf32", "tf32x3"]
+"""How fp32 operands are multiplied: exactly, rounded to tf32, or by three products in tf32."""
 
 Scalarish = int | float
 
@@ -107,9 +111,9 @@ class Number(Expr):
 class Op(Expr):
     """A pointwise function.
 
-    + - * / // % ** neg abs exp exp2 log log2 log1p expm1 sqrt rsqrt sin cos cos_turns sin_turns
-    tanh sigmoid log_sigmoid softplus relu minimum maximum floor where < <= > >= == != and or not
-    cdiv apart. apart(a, b, low) is a - b + low in this order, whatever else is reordered.
+    + - * / // % ** << >> neg abs exp exp2 log log2 log1p expm1 sqrt rsqrt sin cos cos_turns
+    sin_turns tanh sigmoid log_sigmoid softplus relu minimum maximum floor where < <= > >= == != and
+    or not cdiv apart. apart(a, b, low) is a - b + low in this order, whatever else is reordered.
     """
 
     fn: str
@@ -145,10 +149,14 @@ class Load(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Dot(Expr):
-    """The matrix product over the one extent that both operands share; accumulates in f32."""
+    """The matrix product over the one extent that both operands share; accumulates in f32.
+
+    Operands of one 16-bit type are multiplied as they are, others as fp32 by `precision`.
+    """
 
     a: Expr
     b: Expr
+    precision: Precision = "ieee"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +174,22 @@ class Cast(Expr):
 
     x: Expr
     dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Relabel(Expr):
+    """A named tile with other names for its axes, extent for extent the same: nothing is done.
+
+    It stands where a product takes an operand, so that a tile can meet itself.
+    """
+
+    x: Ref
+    shape: tuple[str, ...]
+
+
+def extent_of(name: str) -> str:
+    """The extent of an axis: that of its name without primes."""
+    return name.rstrip("'")
 
 
 # ---- statements
@@ -304,8 +328,8 @@ class Kernel:
     params: tuple[Param, ...]
     grid: tuple[tuple[str, Expr], ...]
     body: tuple[Stmt, ...]
-    order: tuple[str, str] = ("BM", "BN")
-    """The two extents of a score tile, the stationary one first."""
+    order: tuple[str, ...] = ("BM", "BN")
+    """The axes that meet in tiles; of a score tile the stationary one first."""
     widths: tuple[tuple[str, str], ...] = field(default=())
     """(padded tunable, true width scalar) pairs, e.g. ("BD0", "D0")."""
     fuses: bool = True
@@ -321,7 +345,7 @@ class Kernel:
 def type_of(expr: Expr) -> Type:
     """The dtype and the named shape of an expression."""
     match expr:
-        case Ref(_, type):
+        case Ref(_, type) | Full(_, type):
             return type
         case Number(_, dtype):
             return Type(dtype)
@@ -329,17 +353,17 @@ def type_of(expr: Expr) -> Type:
             return Type(dtype, shape)
         case Arange(extent):
             return Type("i32", (extent,))
-        case Full(_, type):
-            return type
         case Load(tensor, index, _, _):
             return Type(tensor.dtype, _index_shape(index))
-        case Dot(a, b):
+        case Dot(a, b, _):
             return Type("f32", _dot_shape(type_of(a).shape, type_of(b).shape))
         case Reduce(_, x, axis):
             of = type_of(x)
             return Type(of.dtype, tuple(name for name in of.shape if name != axis))
         case Cast(x, dtype):
             return Type(dtype, type_of(x).shape)
+        case Relabel(x, shape):
+            return Type(x.type.dtype, shape)
     raise TypeError(f"no type for {expr!r}")
 
 
@@ -380,9 +404,9 @@ def operands(expr: Expr) -> tuple[Expr, ...]:
             return args
         case Load(_, index, limits, _):
             return (*index, *(x for x in limits if x is not None))
-        case Dot(a, b):
+        case Dot(a, b, _):
             return (a, b)
-        case Reduce(_, x, _) | Cast(x, _):
+        case Reduce(_, x, _) | Cast(x, _) | Relabel(x, _):
             return (x,)
     return ()
 

@@ -22,16 +22,18 @@ def run(source: str, calls: list[Call]) -> list[dict[str, Any]]:
     for name, programs, arguments in calls:
         given = {k: _described(*x) if isinstance(x, tuple) else x for k, x in arguments.items()}
         getattr(module, name)[(programs,)](**given)
-        results.append({k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)})
+        held = {k: x[0] if isinstance(x, tuple) else x for k, x in arguments.items()}
+        results.append({k: x for k, x in held.items() if isinstance(x, torch.Tensor)})
     return results
 
 
 def _described(x: Any, *extents: int) -> Any:
-    """A descriptor of tiles of one head of x [batch, time, head, ...]."""
+    """A descriptor of tiles of one head of x [batch, time, head, ...], or of one matrix of many."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    x = x.transpose(1, 2)
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, *extents])
+    leading = x.dim() - len(extents)
+    x = x.transpose(1, 2) if leading == 2 else x
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1] * leading + list(extents))
 
 
 def _module(source: str) -> ModuleType:

@@ -129,7 +129,15 @@ def specialise(
     pointers are aligned to 16 bytes, and the other strides of a tensor that has channels are
     multiples of 16, and so is the shift. `constants` gives the tunables and true widths.
     """
-    types = {"io": io, "f32": "fp32", "f64": "fp64", "i32": "i32", "i64": "i64", "bool": "i1"}
+    types = {
+        "io": io,
+        "f16": "fp16",
+        "f32": "fp32",
+        "f64": "fp64",
+        "i32": "i32",
+        "i64": "i64",
+        "bool": "i1",
+    }
     signature: dict[str, str] = {}
     constexprs: dict[str, int | float | bool] = {}
     divisible = []
@@ -139,8 +147,8 @@ def specialise(
                 signature[a.name] = f"*{types[a.dtype]}"
                 divisible.append(a.name)
             case "descriptor":
-                extents = ", ".join(str(constants[extent]) for extent in a.block)
-                signature[a.name] = f"tensordesc<{types[a.dtype]}[1, 1, {extents}]>"
+                extents = ", ".join(map(str, [1] * a.leading + [constants[x] for x in a.block]))
+                signature[a.name] = f"tensordesc<{types[a.dtype]}[{extents}]>"
             case "stride" if a.is_unit and not a.varies:
                 signature[a.name], constexprs[a.name] = "constexpr", 1
             case "stride":

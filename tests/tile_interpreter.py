@@ -21,6 +21,7 @@ Step = Callable[[Names], None]
 
 _DTYPES: dict[str, Any] = {
     "io": np.float32,
+    "f16": np.float16,
     "f32": np.float32,
     "f64": np.float64,
     "i32": np.int64,
@@ -36,6 +37,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "//": np.floor_divide,
     "%": np.mod,
     "**": lambda a, b: np.power(np.asarray(a, np.float64), b),
+    "<<": np.left_shift,
+    ">>": np.right_shift,
     "neg": np.negative,
     "abs": np.abs,
     "cdiv": lambda a, b: -(-a // b),
@@ -189,20 +192,21 @@ class Meaning:
     def value(self, expr: tile.Expr) -> Value:
         """The function that evaluates an expression."""
         match expr:
-            case tile.Ref(name, _):
+            case tile.Ref(name, _) | tile.Relabel(tile.Ref(name, _), _):
                 return operator.itemgetter(name)
             case tile.Number(number, _):
                 return lambda _: number
             case tile.Arange(extent):
-                return lambda names: np.arange(names[extent])
+                return lambda names: np.arange(names[tile.extent_of(extent)])
             case tile.Full(number, of):
                 dtype = _DTYPES[of.dtype]
-                return lambda names: np.full([names[n] for n in of.shape], number, dtype)
+                extents = [tile.extent_of(name) for name in of.shape]
+                return lambda names: np.full([names[n] for n in extents], number, dtype)
             case tile.Op():
                 return self._op(expr)
             case tile.Load():
                 return self._load(expr)
-            case tile.Dot(a, b):
+            case tile.Dot(a, b, _):
                 return self._dot(a, b)
             case tile.Cast(x, dtype):
                 return _cast(self.value(x), dtype)
@@ -213,7 +217,8 @@ class Meaning:
         raise TypeError(f"{expr!r}")
 
     def _op(self, op: tile.Op) -> Value:
-        fn, args = FUNCTIONS[op.fn], [self.aligned(arg, op.shape) for arg in op.args]
+        wide = [tile.Cast(x, "f32") if type_of(x).dtype == "f16" else x for x in op.args]
+        fn, args = FUNCTIONS[op.fn], [self.aligned(arg, op.shape) for arg in wide]
         return _cast(lambda names: fn(*[arg(names) for arg in args]), op.dtype)
 
     def _dot(self, a: tile.Expr, b: tile.Expr) -> Value:

@@ -50,7 +50,8 @@ class Expressions:
         self.buffers = buffered.buffers
         self.names = Names(kernel)
         self.io = io_type(kernel)
-        self.layouts = Layouts(kernel.order, self.io)
+        stationary, moving = kernel.order
+        self.layouts = Layouts((stationary, moving), self.io)
         self.helpers: set[str] = set()
         self.strides: set[str] = set()
         self.lets: Mapping[str, Expr] = {}

@@ -128,7 +128,7 @@ class _Normal:
                 self.above += [note] if note else []
                 self.let(ref, self.plain(value))
             case tile.Set(ref, value):
-                self.assign(self.renamed.get(ref.name, ref), self.plain(value), carried=True)
+                self.set(self.renamed.get(ref.name, ref), self.plain(value))
             case tile.For():
                 self.loop(stmt)
             case tile.Store(tensor, index, value, limits):
@@ -143,6 +143,12 @@ class _Normal:
                 self.add(Step("scatter", stmt=made))
             case tile.ExitIf(condition):
                 self.add(Step("exit", stmt=tile.ExitIf(self.plain(condition))))
+
+    def set(self, ref: Ref, value: Expr) -> None:
+        """A new value for a carried name; a product that reads the old one is made beside it."""
+        if isinstance(value, Dot) and ref.name in tile.names_in(value):
+            value = self.named(value, f"{self.printed.get(ref.name, ref.name)}_dot")
+        self.assign(ref, value, carried=True)
 
     def add(self, step: Step) -> None:
         self.out.append(replace(step, above=tuple(self.above)))
@@ -173,7 +179,8 @@ class _Normal:
     # -- values
 
     def let(self, ref: Ref, value: Expr) -> None:
-        if isinstance(value, Ref) and value.type.shape and self._settled(value):
+        carried = ref.name in self.carried
+        if isinstance(value, Ref) and value.type.shape and self._settled(value) and not carried:
             self.renamed[ref.name] = value
             return
         own = self.fresh(ref)
@@ -258,10 +265,12 @@ class _Normal:
         match x:
             case Ref(name, _):
                 return self.renamed.get(name, x)
-            case Cast(a, "io"):
+            case Cast(a, "io" | "f16"):
                 return self.plain(a)
-            case Cast(a, "f32") if type_of(a).dtype in ("io", "f32"):
+            case Cast(a, "f32") if type_of(a).dtype in ("io", "f16", "f32"):
                 return self.plain(a)
+            case tile.Relabel(a, shape):
+                return replace(self.renamed.get(a.name, a), type=Type(a.type.dtype, shape))
             case Cast(a, dtype):
                 return Cast(self.plain(a), dtype)
             case Op(fn, args, shape, dtype):

@@ -39,6 +39,7 @@ from gnomon.lowering.tile import DType, Expr, Kernel, Load, Ref
 
 Io = Literal["f32", "f16", "bf16"]
 _ELEMENTS: dict[DType, str] = {
+    "f16": "float32",
     "f32": "float32",
     "f64": "float64",
     "i32": "int32",
@@ -264,8 +265,9 @@ def _element(tensor: tile.Tensor, io: Io) -> str:
 
 def _shape(shape: tuple[str, ...], dtype: DType) -> tuple[Code, Code]:
     """The first and the last argument of np.empty."""
-    extents = shape[0] if len(shape) == 1 else f"({', '.join(shape)})"
-    element = {"io": "f32", "i32": "np.int32", "bool": "np.bool_"}.get(dtype, dtype)
+    names = [tile.extent_of(name) for name in shape]
+    extents = names[0] if len(names) == 1 else f"({', '.join(names)})"
+    element = {"io": "f32", "f16": "f32", "i32": "np.int32", "bool": "np.bool_"}.get(dtype, dtype)
     return atom(extents), atom(element)
 
 

@@ -59,7 +59,7 @@ class Copies:
         for name in (None, *shape):
             if name is not None:
                 variable = writer.axes[name] = writer.indices[len(writer.axes)]
-                lines.append(f"{INDENT * depth}for {variable} in range({name}):")
+                lines.append(f"{INDENT * depth}for {variable} in range({tile.extent_of(name)}):")
                 depth += 1
             ready = [n for n in pending if set(type_of(index[n]).shape) <= set(writer.axes)]
             picked = tuple(pending.pop(n) for n in ready)
@@ -88,7 +88,11 @@ class Copies:
                 parts.append(str(self.writer.code(part)))
                 continue
             first = self._first(part)
-            end = infix("+", first, atom(shape[0])) if limit is None else self.writer.code(limit)
+            end = (
+                infix("+", first, atom(tile.extent_of(shape[0])))
+                if limit is None
+                else self.writer.code(limit)
+            )
             parts.append(":")
             starts.append(first)
             ends.append(end)

@@ -27,8 +27,16 @@ from gnomon.lowering.tile import DType, Expr, Load, Number, Op, Ref, type_of
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 _NAMED = {math.log2(math.e): "LOG2E", math.log(2): "LN2"}
 """Numbers that the preamble of a file has names for."""
-_RANK: dict[DType, int] = {"bool": 0, "i32": 1, "i64": 2, "io": 3, "f32": 3, "f64": 4}
-_CASTS = {"f32": "f32", "io": "f32", "f64": "f64", "i32": "i64", "i64": "i64", "bool": "bool"}
+_RANK: dict[DType, int] = {"bool": 0, "i32": 1, "i64": 2, "io": 3, "f16": 3, "f32": 3, "f64": 4}
+_CASTS = {
+    "f32": "f32",
+    "io": "f32",
+    "f16": "f32",
+    "f64": "f64",
+    "i32": "i64",
+    "i64": "i64",
+    "bool": "bool",
+}
 _WORDS = {
     "abs": "abs",
     "minimum": "min",
@@ -127,7 +135,7 @@ class Writer:
         return self._function(fn, args, [self.real(x, dtype) for x in args], dtype)
 
     def _function(self, fn: str, args: tuple[Expr, ...], codes: list[Code], dtype: DType) -> Code:
-        if fn in ("+", "-", "*", "/", "//", "%", *_MIRRORED):
+        if fn in ("+", "-", "*", "/", "//", "%", "<<", ">>", *_MIRRORED):
             return infix(fn, *codes)
         one = number(1, dtype)
         match fn:

@@ -14,7 +14,7 @@ from gnomon.lowering.emit.fuse import Member, Rows
 from gnomon.lowering.emit.numba_expressions import Writer, assignment, number
 from gnomon.lowering.emit.storage import Storage
 from gnomon.lowering.emit.text import INDENT, WIDTH, Code, atom, call, remark, statement
-from gnomon.lowering.tile import Expr, Reduce, Ref, type_of
+from gnomon.lowering.tile import Expr, Reduce, Ref, extent_of, type_of
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Loops:
         lines = self._above(rows, depth)
         for member in folds:
             lines += self._start_rows(member, depth)
-        lines.append(f"{INDENT * depth}for {row} in range({rows.outer}):")
+        lines.append(f"{INDENT * depth}for {row} in range({extent_of(rows.outer)}):")
         for loops, members in rows.levels():
             for loop in loops:
                 lines += self._columns(loop, depth + 1)
@@ -60,7 +60,7 @@ class Loops:
             name, start = self._accumulator(member), self._neutral(member)
             lines += statement(f"{name} = ", start, depth)
         column = self.writer.axes[inner] = self.writer.indices[1]
-        lines.append(f"{INDENT * depth}for {column} in range({inner}):")
+        lines.append(f"{INDENT * depth}for {column} in range({extent_of(inner)}):")
         outside = dict(self.writer.local)
         for member in loop:
             lines += self._member(member, depth + 1)
@@ -164,7 +164,11 @@ def _added(target: str, x: Code, depth: int, scalar: str = "") -> list[str]:
 
 def _is_ordered(value: Expr) -> bool:
     """Whether a maximum runs over integers made of fp32 numbers."""
-    return isinstance(value, Reduce) and value.fn != "sum" and type_of(value).dtype in ("f32", "io")
+    return (
+        isinstance(value, Reduce)
+        and value.fn != "sum"
+        and type_of(value).dtype in ("f32", "f16", "io")
+    )
 
 
 def neutral(value: Reduce) -> Code:

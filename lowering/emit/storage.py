@@ -120,7 +120,10 @@ class _Moments:
                 for name in sorted(block.reads | block.writes):
                     own = makes if makes is not None and makes.name == name else None
                     filled = block.step.kind == "fill"
-                    yield _Use(name, self.now, loops, makes=own, filled=filled)
+                    # a product reads its operands while it writes: they outlive its first element
+                    moment = self.now if own is not None else self.now + 1
+                    yield _Use(name, moment, loops, makes=own, filled=filled)
+                self.now += 1
 
     def _rows(self, rows: Rows, loops: tuple[tuple[int, int], ...]) -> Iterator[_Use]:
         start = self.now
@@ -179,7 +182,6 @@ def _moment(use: _Use, ref: Ref, *, last: bool) -> int:
     if use.rows is not None and use.member is not None:
         by_row = ref.type.shape[0] == use.rows.outer and not use.member.folds_rows
         return use.moment if by_row else use.span[last]
-    # a step that stands alone never reads a tile of the shape that it makes
     return use.moment
 
 
@@ -200,4 +202,4 @@ def _share(lives: list[Life], names: dict[str, str]) -> dict[str, str]:
 
 
 def _home(type: Type) -> tuple[str, tuple[str, ...]]:
-    return ("f32" if type.dtype == "io" else type.dtype), type.shape
+    return ("f32" if type.dtype in ("io", "f16") else type.dtype), type.shape

@@ -27,7 +27,7 @@ from gnomon.lowering.emit.text import (
     statement,
     suffix,
 )
-from gnomon.lowering.emit.triton_expressions import Expressions, add, number
+from gnomon.lowering.emit.triton_expressions import NARROW, Expressions, add, number
 from gnomon.lowering.emit.triton_names import Argument, arguments, index_shape
 from gnomon.lowering.tile import Expr, Ref, Stmt, type_of
 
@@ -205,10 +205,15 @@ class Statements:
     def _store(self, store: tile.Store, depth: int) -> None:
         tensor, shape = store.tensor, index_shape(store.index)
         value = self.expressions.code(store.value)
-        if tensor.dtype == "io" and type_of(store.value).dtype != "io":
-            to = f"{tensor.name}.dtype.element_ty"
+        if tensor.dtype in NARROW and type_of(store.value).dtype != tensor.dtype:
+            io = f"{tensor.name}.dtype{'' if tensor.name in self.described else '.element_ty'}"
+            to = io if tensor.dtype == "io" else str(self.expressions.dtype(tensor.dtype))
             value = suffix(value, f".to({to})", call("tl.cast", value, atom(to)))
         value = self.expressions.align(value, type_of(store.value).shape, shape)
+        if block := self.described.get(tensor.name):
+            stored = triton_descriptors.store(self.expressions, store, value, block)
+            self._put(statement("", stored, depth))
+            return
         pointer = self._pointer(tensor, store.index, f"p_{tensor.name}", depth)
         stored = _stored(pointer, value, self._mask(store))
         self._put(statement("", stored, depth))

@@ -7,8 +7,9 @@ kernel takes rows of one head, from some row on, up to the end of the tensor:
     q = TensorDescriptor(x, x.shape, x.stride(), [1, 1, BM, BD0])
     b_q = tl.reshape(q.load([i_b, i_h, i_r, 0]), BM, BD0)                in the kernel
 
-Rows of numbers, [batch, time, head], are read through pointers: by descriptor FoX's kernels took
-1.2 to 1.5 times as long on an H200 (`DECISIONS.md`).
+Rows of numbers, [batch, time, head], are read through pointers: by descriptor the kernel of key
+tiles took 1.15 times as long on an H200 (`DECISIONS.md`). Tensors between the stages of a transport
+are stored by descriptors too.
 
 What lies outside reads as 0, so that such a load has no mask, and a kernel no pointers to its
 tiles, which take registers. Time stands behind the head, so that the axes of extent 1 come first:
@@ -21,10 +22,13 @@ from collections.abc import Iterator, Mapping
 from gnomon.lowering import tile
 from gnomon.lowering.emit.text import Code, atom, call
 from gnomon.lowering.emit.triton_expressions import Expressions, number
-from gnomon.lowering.emit.triton_names import index_shape
-from gnomon.lowering.tile import Expr, Load, Ref
+from gnomon.lowering.tile import Expr, Load, Ref, Store
 
-_TIMES = {"time_q": "T_q", "time_k": "T_k"}
+Access = Load | Store
+
+_TIMES = {"time_q": "T_q", "time_k": "T_k", "time": "T"}
+_INNER = frozenset(("padded", "pair", "version", "node"))
+"""Axes of tensors between the stages of a transport, which end where the last tile ends."""
 
 
 Block = tuple[str, ...]
@@ -35,10 +39,10 @@ def described_tensors(kernel: tile.Kernel) -> dict[str, Block]:
     """The tensors that descriptors can stand for, with the tile that each one gives."""
     expressions = Expressions(kernel)
     found: dict[str, set[Block | None]] = {}
-    for load, lets, is_named in _loads(kernel.body, {}):
+    for access, lets, is_named in _accesses(kernel.body, {}):
         expressions.lets = lets
-        block = _block(expressions, load) if is_named else None
-        found.setdefault(load.tensor.name, set()).add(block)
+        block = _block(expressions, access) if is_named else None
+        found.setdefault(access.tensor.name, set()).add(block)
     return {
         name: block
         for name, blocks in found.items()
@@ -49,15 +53,27 @@ def described_tensors(kernel: tile.Kernel) -> dict[str, Block]:
 
 def load(expressions: Expressions, access: Load, block: Block) -> Code:
     """The load of a tile by the descriptor of its tensor."""
-    batch, rows, head = access.index[:3]
-    start, _ = expressions.split(rows)
-    places = [_place(expressions, part) for part in (batch, head, start)]
-    places += [number(0)] * (len(access.index) - 3)
-    listed = atom(f"[{', '.join(map(str, places))}]")
-    loaded = call(f"{access.tensor.name}.load", listed)
+    loaded = call(f"{access.tensor.name}.load", _places(expressions, access))
     made = call("tl.reshape", loaded, *map(atom, block))
     mask = None if access.fill == 0 else expressions.mask(access.index, access.limits)
     return made if mask is None else call("tl.where", mask, made, number(float(access.fill)))
+
+
+def store(expressions: Expressions, access: Store, value: Code, block: Block) -> Code:
+    """The store of a tile by the descriptor of its tensor; the value has the tensor's type."""
+    tensor = access.tensor
+    shape = [*["1"] * (len(tensor.axes) - len(block)), *block]
+    tile_of_rank = call("tl.reshape", value, *map(atom, shape))
+    return call(f"{tensor.name}.store", _places(expressions, access), tile_of_rank)
+
+
+def _places(expressions: Expressions, access: Access) -> Code:
+    """The first element of a tile, the axes that are one element wide in front."""
+    scalars = [part for part in access.index if not tile.type_of(part).shape]
+    tiles = [part for part in access.index if tile.type_of(part).shape]
+    starts = [expressions.split(part)[0] for part in tiles]
+    places = [_place(expressions, part) for part in (*scalars, *starts)]
+    return atom(f"[{', '.join(map(str, places))}]")
 
 
 def _place(expressions: Expressions, scalar: Expr | None) -> Code:
@@ -65,41 +81,74 @@ def _place(expressions: Expressions, scalar: Expr | None) -> Code:
     if scalar is None:
         return number(0)
     code = expressions.code(scalar)
-    is_wide = isinstance(scalar, Ref) and scalar.name in expressions.names.wide
+    is_wide = tile.names_in(scalar) & expressions.names.wide
     return call("tl.cast", code, atom("tl.int32")) if is_wide else code
 
 
-def _block(expressions: Expressions, access: Load) -> Block | None:
+def _block(expressions: Expressions, access: Access) -> Block | None:
     tensor, index, limits = access.tensor, access.index, access.limits
-    described = (*_TIMES, "version")
-    if len(index) != 4 or tensor.axes[1] not in described or tensor.dtype != "io":
+    if not _is_describable(tensor) or (isinstance(access, Store) and not _is_stage(tensor)):
         return None
+    block = []
+    for part, limit in zip(index, limits, strict=True):
+        if not tile.type_of(part).shape:
+            if limit is not None:
+                return None
+            continue
+        _, inner = expressions.split(part)
+        extent = expressions.extent(inner)
+        if extent is None:
+            return None
+        block.append(tile.extent_of(extent))
     # behind the end of a sequence inside the tensor a descriptor would read the next one; versions
     # behind an end are numbers too, and those that no pair meets are hidden by its mask
     length = Ref(_TIMES.get(tensor.axes[1], ""), tile.Type("i32"))
-    whole = limits[1] in (None, length) or tensor.axes[1] == "version"
-    _, rows = expressions.split(index[1])
-    height = expressions.extent(rows)
-    scalars = not index_shape((index[0], index[2])) and limits[0] is limits[2] is None
-    if not (scalars and whole) or height is None:
-        return None
-    offset, channels = expressions.split(index[3])
-    width = expressions.extent(channels)
-    return (height, width) if offset is None and width is not None else None
+    read = isinstance(access, Load)
+    whole = limits[1] in (None, length) or (read and tensor.axes[1] == "version")
+    vectors = len(index) == 3 or _starts_whole(expressions, access)
+    return (
+        tuple(block) if whole and vectors and len(block) == len(index) - _leading(tensor) else None
+    )
 
 
-def _loads(
+def _is_describable(tensor: tile.Tensor) -> bool:
+    """Whether its tiles are rows of one head, of a type that is copied so."""
+    axis, count = tensor.axes[1] if len(tensor.axes) > 1 else "", len(tensor.axes)
+    if axis in ("time_q", "time_k"):
+        return count == 4 and tensor.dtype == "io"
+    return _is_stage(tensor) and count in (4, 5)
+
+
+def _is_stage(tensor: tile.Tensor) -> bool:
+    """Whether it is a tensor of the stages of a transport."""
+    return len(tensor.axes) > 1 and (tensor.axes[1] in _INNER or tensor.axes[1] == "time")
+
+
+def _leading(tensor: tile.Tensor) -> int:
+    """The axes that are one element wide in a tile."""
+    return 3 if tensor.axes[1] == "node" else 2
+
+
+def _starts_whole(expressions: Expressions, access: Access) -> bool:
+    """Whether channels are read from the first on, or without a limit."""
+    offset, _ = expressions.split(access.index[-1])
+    return offset is None or access.limits[-1] is None
+
+
+def _accesses(
     body: tuple[tile.Stmt, ...], lets: Mapping[str, Expr]
-) -> Iterator[tuple[Load, Mapping[str, Expr], bool]]:
-    """Every load, with the names in scope and whether it is all that a name stands for."""
+) -> Iterator[tuple[Access, Mapping[str, Expr], bool]]:
+    """Every load and store, with the names in scope; of a load, whether a name stands for it."""
     for stmt in body:
+        if isinstance(stmt, Store):
+            yield stmt, lets, True
         for whole in tile.expressions(stmt):
             is_named = isinstance(stmt, (tile.Let, tile.Set)) and isinstance(whole, Load)
             for part in _parts(whole):
                 if isinstance(part, Load):
                     yield part, lets, is_named and part is whole
         if isinstance(stmt, tile.For):
-            yield from _loads(stmt.body, lets)
+            yield from _accesses(stmt.body, lets)
         elif isinstance(stmt, tile.Let):
             lets = {**lets, stmt.ref.name: stmt.value}
 

@@ -10,6 +10,7 @@ from gnomon.lowering.emit.triton_names import Names, index_shape, stride
 from gnomon.lowering.tile import Expr, Number, Op, Ref, type_of
 
 DTYPES = {
+    "f16": "tl.float16",
     "f32": "tl.float32",
     "f64": "tl.float64",
     "i32": "tl.int32",
@@ -17,6 +18,8 @@ DTYPES = {
     "bool": "tl.int1",
 }
 _WHOLE = ("bool", "i32", "i64")
+NARROW = ("io", "f16")
+"""Types that arithmetic is not done in."""
 _CALLS = {
     "abs": "tl.abs",
     "cdiv": "tl.cdiv",
@@ -36,7 +39,7 @@ _CALLS = {
 _REAL = {"cos", "exp", "exp2", "log", "log2", "rsqrt", "sigmoid", "sin", "sqrt", "power"}
 _REAL |= triton_helpers.NAMES - {"floor_div", "floor_mod", "square"}
 _INFIX = {
-    **{sign: sign for sign in ("+", "-", "*", "/", "<", "<=", ">", ">=", "==", "!=")},
+    **{sign: sign for sign in ("+", "-", "*", "/", "<", "<=", ">", ">=", "==", "!=", "<<", ">>")},
     "and": "&",
     "or": "|",
 }
@@ -75,7 +78,7 @@ class Expressions:
     def code(self, expr: Expr) -> Code:
         """An expression as it stands, io tiles included."""
         match expr:
-            case Ref(name, _):
+            case Ref(name, _) | tile.Relabel(Ref(name, _), _):
                 return atom(name)
             case Number(value, _):
                 return number(value)
@@ -87,8 +90,8 @@ class Expressions:
                 return self._op(expr)
             case tile.Load():
                 return self._loaded(expr)
-            case tile.Dot(a, b):
-                return self.dot(a, b)
+            case tile.Dot():
+                return self.dot(expr)
             case tile.Reduce(fn, x, axis):
                 place = type_of(x).shape.index(axis)
                 return call(f"tl.{fn}", self.value(x), keyword("axis", atom(str(place))))
@@ -98,7 +101,7 @@ class Expressions:
 
     def value(self, expr: Expr) -> Code:
         """An expression for arithmetic: 16-bit tiles as f32."""
-        return self.cast(expr, "f32") if type_of(expr).dtype == "io" else self.code(expr)
+        return self.cast(expr, "f32") if type_of(expr).dtype in NARROW else self.code(expr)
 
     def cast(self, x: Expr, dtype: tile.DType) -> Code:
         """Another element type."""
@@ -128,6 +131,7 @@ class Expressions:
         return suffix(code, f"[{', '.join(marks)}]", function)
 
     def _arange(self, extent: str) -> Code:
+        extent = tile.extent_of(extent)
         name = f"o_{extent.removeprefix('B').lower()}"
         if extent not in self.padded or name in self.names.taken:
             return call("tl.arange", atom("0"), atom(extent))
@@ -135,7 +139,7 @@ class Expressions:
         return atom(name)
 
     def _full(self, value: float, type: tile.Type) -> Code:
-        extents = atom(f"[{', '.join(type.shape)}]")
+        extents = atom(f"[{', '.join(map(tile.extent_of, type.shape))}]")
         if value == 0:
             return call("tl.zeros", extents, self.dtype(type.dtype))
         return call("tl.full", extents, number(value), self.dtype(type.dtype))
@@ -228,26 +232,26 @@ class Expressions:
         mask = self.mask(load.index, load.limits)
         if mask is None:
             return call("tl.load", pointer)
-        real = load.tensor.dtype in ("io", "f32", "f64")
+        real = load.tensor.dtype not in _WHOLE
         fill = number(float(load.fill) if real else load.fill)
         return call("tl.load", pointer, keyword("mask", mask), keyword("other", fill))
 
     # -- arithmetic
 
-    def dot(self, a: Expr, b: Expr, start: Code | None = None) -> Code:
-        """A matrix product, added to `start`; fp32 operands are multiplied exactly."""
+    def dot(self, product: tile.Dot, start: Code | None = None) -> Code:
+        """A matrix product, added to `start`."""
+        a, b = product.a, product.b
         left, right = type_of(a), type_of(b)
         (shared,) = set(left.shape) & set(right.shape)
-        both_io = left.dtype == right.dtype == "io"
-        x, y = (
-            (self.code(a), self.code(b)) if both_io else (self.cast(a, "f32"), self.cast(b, "f32"))
-        )
+        as_they_are = left.dtype == right.dtype and left.dtype in NARROW
+        x, y = (self.code(x) if as_they_are else self.cast(x, "f32") for x in (a, b))
         if left.shape[1] != shared:
             x = call("tl.trans", x)
         if right.shape[0] != shared:
             y = call("tl.trans", y)
         args = (x, y) if start is None else (x, y, start)
-        return call("tl.dot", *args, keyword("input_precision", atom('"ieee"')))
+        precision = atom(f'"{product.precision}"')
+        return call("tl.dot", *args, keyword("input_precision", precision))
 
     def _op(self, expr: Op) -> Code:
         args = expr.args
@@ -322,7 +326,7 @@ class Expressions:
             x, y = y, x
         if not isinstance(y, tile.Dot) or type_of(x) != type_of(y):
             return None
-        return self.dot(y.a, y.b, self.code(x))
+        return self.dot(y, self.code(x))
 
     def _fused(self, expr: Op) -> Code | None:
         """A product and a sum rounded once, where the compiler is told not to do so by itself."""
@@ -357,7 +361,18 @@ class Expressions:
                 known = self.lets.get(name)
                 return name in self.names.natural or (known is not None and self._is_natural(known))
             case Op(fn, args, _, _):
-                closed = fn in ("+", "*", "//", "%", "cdiv", "minimum", "maximum", "abs")
+                closed = fn in (
+                    "+",
+                    "*",
+                    "//",
+                    "%",
+                    "<<",
+                    ">>",
+                    "cdiv",
+                    "minimum",
+                    "maximum",
+                    "abs",
+                )
                 return closed and all(self._is_natural(arg) for arg in args)
         return isinstance(expr, tile.Arange)
 

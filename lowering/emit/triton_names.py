@@ -15,12 +15,18 @@ _LETTERS = {
     "time": "t",
     "time_q": "t",
     "time_k": "t",
+    "padded": "t",
+    "pair": "t",
+    "pair_tile": "t",
     "version": "t",
+    "node": "n",
     "head": "h",
     "kv_head": "h",
     "one": "h",
 }
-_TIMES = ("T_q", "T_k", "NM", "NN", "L", "R")
+_TIMES = ("T_q", "T_k", "NM", "NN", "T", "N", "L", "R", "NODES", "PARENTS", "FIRST", "SPAN")
+_COLUMNS = frozenset(("leaf", "token"))
+"""Last axes as long as a tile, which is a multiple of 16 elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,8 @@ class Argument:
     """An argument of a printed kernel, in its place in the signature.
 
     pointer    the tensor `tensor`
-    descriptor of the tensor `tensor`, which gives tiles of the extents `block`
+    descriptor of the tensor `tensor`, which gives tiles of the extents `block`, one wide along
+               `leading` more axes
     stride     of the axis `axis` of the tensor `tensor`, in elements; `is_unit` where it is 1
                unless the caller's tensor is laid out otherwise, `is_even` where it is a
                multiple of 16 whatever the lengths
@@ -46,6 +53,7 @@ class Argument:
     varies: bool = False
     """Whether it changes with the lengths of the data: a new value must not compile again."""
     block: tuple[str, ...] = ()
+    leading: int = 2
 
 
 def stride(tensor: tile.Tensor, axis: int) -> str:
@@ -63,10 +71,11 @@ def arguments(
     `blocks` has the tiles of the tensors that come as descriptors.
     """
     widths = {name for _, name in kernel.widths}
+    columns = widths | _COLUMNS
     tensors = [p for p in kernel.params if isinstance(p, tile.Tensor)]
     scalars = [p for p in kernel.params if isinstance(p, tile.Scalar)]
     steps = [
-        _stride(t, axis, widths)
+        _stride(t, axis, columns)
         for t in tensors
         for axis in range(len(t.axes))
         if stride(t, axis) in strides
@@ -91,7 +100,10 @@ def arguments(
 def _pointer(tensor: tile.Tensor, blocks: Mapping[str, tuple[str, ...]]) -> Argument:
     if tensor.name in blocks:
         block = blocks[tensor.name]
-        return Argument(tensor.name, "descriptor", tensor.dtype, tensor.name, block=block)
+        leading = len(tensor.axes) - len(block)
+        return Argument(
+            tensor.name, "descriptor", tensor.dtype, tensor.name, block=block, leading=leading
+        )
     return Argument(tensor.name, "pointer", tensor.dtype, tensor.name)
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from gnomon.lowering.build import Block, lift
+from gnomon.lowering.show import expr_text
 from gnomon.lowering.tile import Arange, Expr, For, Full, Let, Number, Op, Ref, Type, type_of
 
 ROW = Ref("b_a", Type("f32", ("BM",)))
@@ -113,3 +114,21 @@ def test_a_loop_holds_what_was_made_inside(b: Block) -> None:
     assert isinstance(made, Let)
     assert isinstance(made.value, Op)
     assert made.ref.type == Type("i32", ("BN",))
+
+
+def test_names_of_the_order_meet_in_its_order() -> None:
+    b = Block(("BT", "BT'", "BD"))
+    assert type_of(b.op(">", Arange("BT'"), Arange("BT"))).shape == ("BT", "BT'")
+    with pytest.raises(TypeError, match="meet in a tile"):
+        b.op("+", Arange("BT"), Arange("BM"))
+
+
+def test_a_condition_is_a_loop_of_one_round_or_none() -> None:
+    b = Block(("BM", "BN"))
+    with b.when("here", b.op("<", Ref("i", Type("i32")), 3)):
+        b.let("x", 1.0)
+    (loop,) = b.body
+    assert isinstance(loop, For)
+    assert expr_text(loop.stop) == "where(i < 3, 1, 0)"
+    assert len(loop.body) == 1
+    assert "x" not in b.names

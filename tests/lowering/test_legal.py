@@ -17,7 +17,7 @@ from gnomon.lowering.core import Attention, Given, Output, PairDot, Program, Rea
 from gnomon.lowering.legal import verify_kernel, verify_program
 from gnomon.lowering.passes.differentiate import apply
 from gnomon.lowering.pipelines import AttentionPass, KernelPass, lower
-from gnomon.lowering.tile import Full, Kernel, Let, Load, Op, Ref, Scatter, Store, Type
+from gnomon.lowering.tile import Full, Kernel, Let, Load, Op, Ref, Relabel, Scatter, Store, Type
 
 FIRST = Output(0)
 GOOD = softmax(apply("+", DOT, apply("*", ROW, COLUMN)))
@@ -196,3 +196,12 @@ def test_a_broken_pass_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelines, "KERNEL_PASSES", passes_of_kernels)
     with pytest.raises(CompilerBug, match=r"\(in hoist_invariants\)"):
         lower(gn.catalogue.nope.node)
+
+
+def test_a_relabelled_tile_keeps_its_extents() -> None:
+    def build(b: Block) -> None:
+        o_m = offsets(b)
+        b.let("b_y", Relabel(b.let("b_x", load(o_m)), ("BN'",)))
+
+    with pytest.raises(CompilerBug, match=r"b_x of shape .* goes on as"):
+        verify_kernel(kernel(build), "schedule")

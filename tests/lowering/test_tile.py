@@ -14,6 +14,7 @@ from gnomon.lowering.tile import (
     Number,
     Reduce,
     Ref,
+    Relabel,
     Remark,
     Scatter,
     Set,
@@ -21,6 +22,7 @@ from gnomon.lowering.tile import (
     Tensor,
     Type,
     expressions,
+    extent_of,
     names_in,
     operands,
     type_of,
@@ -102,3 +104,12 @@ def test_walk_goes_into_loops() -> None:
     with b.loop("i", 0, T, 1), b.loop("j", 0, T, 1) as j:
         b.let("x", b.op("+", j, 1))
     assert [type(stmt).__name__ for stmt in walk(tuple(b.body))] == ["For", "For", "Let"]
+
+
+def test_a_relabelled_square_can_meet_itself() -> None:
+    square = Ref("b_a", Type("f16", ("BT", "BT'")))
+    again = Relabel(square, ("BT'", "BT''"))
+    assert type_of(again) == Type("f16", ("BT'", "BT''"))
+    assert type_of(Dot(square, again)) == Type("f32", ("BT", "BT''"))
+    assert names_in(again) == {"b_a"}
+    assert extent_of("BT''") == "BT"

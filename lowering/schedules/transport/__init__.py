@@ -1,0 +1,1 @@
+"""Tile programs for the stages of a transport I - beta w u^T: all but its pairs."""
