@@ -17,7 +17,7 @@ from gnomon.dsl.nodes import At, Variant
 from gnomon.dsl.signature import call_inputs
 from gnomon.lowering.core import Attention, Stream
 from gnomon.lowering.pipelines import Kernels, to_kernels, to_program
-from gnomon.lowering.tile import Kernel, Scalar, SumByTile, Tunable
+from gnomon.lowering.tile import Kernel, Reach, Scalar, SumByTile, Tunable
 from gnomon.lowering.tile import Tensor as Memory
 
 PLACE_TIME = {"row": "time_q", "column": "time_k"}
@@ -77,8 +77,9 @@ class Launch:
         for param in kernel.params:
             if isinstance(param, Memory) and param.mode == "made":
                 (made,) = (each for each in kernel.made if each.tensor == param.name)
-                assert isinstance(made, SumByTile)
-                self.memory[param.name] = self.made(made)
+                assert isinstance(made, SumByTile | Reach)
+                is_sum = isinstance(made, SumByTile)
+                self.memory[param.name] = self.made(made) if is_sum else self.reach(made)
             if isinstance(param, Memory) and param.mode in ("in", "made"):
                 for axis, size in zip(param.axes, self.memory[param.name].shape, strict=True):
                     assert self.axes.setdefault(axis, size) == size, (param.name, axis)
@@ -103,6 +104,15 @@ class Launch:
         apart = (self.memory[made.high][:, anchors] - x) / math.log(2.0)
         base = self.memory[made.base]
         return (base + apart.repeat(base.shape[2] // x.shape[2], 2)).astype(np.float32)
+
+    def reach(self, made: Reach) -> Array:
+        """Everything weighs: no tile is skipped."""
+        queries, keys = self.axes["time_q"], self.axes["time_k"]
+        first = made.tensor == "first_key"
+        tiles = -(-queries // self.tiles.BM) if first else -(-keys // self.tiles.BN)
+        shape = self.axes["batch"], self.axes["head"], tiles
+        last = -(-queries // self.tiles.BM) * self.tiles.BM
+        return np.full(shape, 0 if first else last, np.int32)
 
     def tunable_of(self, extent: str) -> int:
         return {"BM": self.tiles.BM, "BN": self.tiles.BN}[extent]

@@ -386,10 +386,10 @@ class Side:
         last = b.op("-", b.op("+", self.first, Ref(self.extent, Type("i32"))), 1)
         index = (self.frame.batch, last, self.frame.head_of(stream))
         high, low = (
-            Load(self.frame.tensors[s.name], index, (None, None, None))
+            b.let(f"end_{s.name}", Load(self.frame.tensors[s.name], index, (None, None, None)))
             for s in (stream, self.frame.beside(stream, "low"))
         )
-        apart = b.op("apart", high, anchor, low)
+        apart = b.let(f"{stream.name}_to_anchor", b.op("apart", high, anchor, low))
         return b.let(f"{stream.name}_from_end", b.op("*", apart, -LOG2E))
 
     def first_of(self, stream: Stream) -> Expr:

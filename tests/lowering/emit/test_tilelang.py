@@ -128,7 +128,7 @@ def test_fox_becomes_cuda_for_hopper(which: str, worker: Worker) -> None:
     kernel = getattr(kernels("fox"), which)
     sizes = {"B": 2, "H": 4, "G": 2, "D0": 64, "DV": 64, "BD0": 64, "BV": 64, "BM": 64, "BN": 64}
     lengths = ["T_q", "T_k"] if which == "fwd" else []  # what any call may choose
-    sizes |= {} if lengths else {"T_q": 1000, "T_k": 1000}
+    sizes |= {"shift": 0} if lengths else {"T_q": 1000, "T_k": 1000, "shift": 0}
     source = print_module([kernel], "FoX.")
     cuda = worker.run(JOB, "lower", source, kernel.name, sizes, lengths, ARCH, timeout=300)
     loops = 2

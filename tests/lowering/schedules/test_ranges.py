@@ -62,6 +62,7 @@ def launch(kernel: Kernel, memory: dict[str, Array], queries: int, keys: int, **
     numbers = {
         "T_q": queries,
         "T_k": keys,
+        "shift": keys - queries,
         "NM": -(-queries // tiles["BM"]),
         "NN": -(-keys // tiles["BN"]),
         "DV": memory["v"].shape[3],
