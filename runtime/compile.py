@@ -208,6 +208,7 @@ class Attention:
                 Provenance(digest(self.variant), "gnomon.compile", installed_version()),
                 descriptors=form.descriptors,
                 leaf=leaf,
+                width=form.widths[0],
             )
         )
         return text, is_foreign

@@ -38,7 +38,9 @@ from gnomon.lowering.emit.prologue import (
 from gnomon.lowering.emit.signature_text import Signature
 from gnomon.lowering.emit.text import INDENT, WIDTH, atom, call, docstring, keyword, statement
 from gnomon.lowering.emit.torch_library import functions
+from gnomon.lowering.emit.transport_kernels import TransportKernels, moved_function
 from gnomon.lowering.pipelines import Kernels
+from gnomon.lowering.schedules.transport.stage import Plan
 
 TILES: Mapping[Target, Mapping[str, int]] = {
     "numba": {"BM": 64, "BN": 64},
@@ -64,6 +66,7 @@ class Module:
     config  kernel name -> BM, BN and, for Triton, num_warps, num_stages; a missing one has `TILES`
     io      the dtype of q, k and v that Numba's kernels are for; Triton's take any
     leaf    tokens of a leaf of a transport's tree, a power of two; tiles divide it
+    width   channels of dots, where they are known: kernels that move queries and keys go by it
     jit     False leaves Numba's kernels plain Python, for small tests without its compiler
     """
 
@@ -77,6 +80,12 @@ class Module:
     jit: bool = True
     descriptors: bool = False
     leaf: int = 64
+    width: int | None = None
+
+    @property
+    def moves_by_kernels(self) -> bool:
+        """Whether kernels may move queries and keys: of 16 bits, where tiles come by descriptor."""
+        return self.descriptors and self.width is not None and self.leaf in (64, 128)
 
     @property
     def by_descriptor(self) -> bool:
@@ -86,7 +95,8 @@ class Module:
 
 def print_module(module: Module) -> str:
     """The text of the file; it is valid Python, as `ruff format` would set it."""
-    values = body(module.program, on_gpu=module.target == "triton")
+    on_gpu = module.target == "triton"
+    values = body(module.program, on_gpu=on_gpu, by_kernels=module.moves_by_kernels)
     signature = Signature(module.program.variant)
     printers = _autograd(module)
     kernels = _kernels(module)
@@ -104,13 +114,26 @@ def print_module(module: Module) -> str:
         check_leaf(module, kernels)
         apart = "\n" * (3 if module.target == "numba" else 2)  # behind a function, or an import
         leaf = f'{apart}LEAF = {module.leaf}\n"""Tokens of a leaf."""'
-        code[0:0] = transport_library.functions(values.flavours)
+        moved = _moved(module, values, code) if values.kernel_step is not None else []
+        code[0:0] = [*transport_library.functions(values.flavours), *moved]
         if has_prefill(module.program):
             code += [transport_cache.SOURCE.strip(), "\n".join(_prefill(module, signature))]
     head = _opening(module, kernels, code) + leaf
     text = "\n\n\n".join([head, *(part.strip("\n") for part in code)]) + "\n"
     ast.parse(text)
     return text
+
+
+def _moved(module: Module, values: Body, code: Sequence[str]) -> list[str]:
+    """The stages of a transport as kernels, and what chooses between them and torch."""
+    assert values.kernel_step is not None
+    assert module.width is not None
+    shared, width = values.kernel_step.is_symmetric, module.width
+    blocks = module.leaf // 64
+    plan = Plan(blocks=blocks, shared=shared, whole=width >= 16 and not width & (width - 1))
+    parts = TransportKernels(plan, width).parts()
+    known = set(code)
+    return [*(part for part in parts if part not in known), moved_function(shared=shared)]
 
 
 def check_leaf(module: Module, kernels: Sequence[tile.Kernel]) -> None:
@@ -235,6 +258,8 @@ def _opening(module: Module, kernels: Sequence[tile.Kernel], code: Sequence[str]
     third = (["import torch.nn.functional as F"] if "F." in text else []) + third
     if module.target == "triton":
         third += ["import triton", "import triton.language as tl"]
+        if "@once_differentiable" in text:
+            third += ["from torch.autograd.function import once_differentiable"]
         if "TensorDescriptor(" in text:
             third += ["from triton.tools.tensor_descriptor import TensorDescriptor"]
         return "\n".join([*lines, *standard, "", *_sorted(third)])

@@ -12,7 +12,7 @@ from gnomon.lowering.emit.signature_text import Signature, symbol_name
 from gnomon.lowering.emit.text import Code, atom, call, keyword, statement
 from gnomon.lowering.emit.torch import SHORT, Values
 from gnomon.lowering.emit.torch_text import PLACES, Value, method, subscript
-from gnomon.lowering.transports import step_of
+from gnomon.lowering.transports import Step, step_of
 
 _TIMES = {"row": "call.T_q", "column": "call.T_k"}
 _HEADS = {"Head": "call.H", "KVHead": "call.KV", None: "1"}
@@ -31,6 +31,10 @@ class Body(Values):
     """The versions of queries and keys, and the dots inside of leaves, of a transport."""
     flavours: list[str] = field(default_factory=list)
     """The kinds of steps of the transports (lowering/transports.py)."""
+    by_kernels: bool = False
+    """Whether kernels may move queries and keys."""
+    kernel_step: Step | None = None
+    """The step whose transport kernels are made for."""
 
     def _visit(self, node: Expr) -> Value:
         match node:
@@ -96,11 +100,20 @@ class Body(Values):
             self.flavours.append(step.flavour)
             names = [self.free(name) for name in ("q_versions", "k_versions", "near")]
             args = [atom("call"), *transport_text.arguments(self, dot, step)]
-            made = call(f"{transport_library.class_name(step.flavour)}.apply", *args)
+            function = f"{transport_library.class_name(step.flavour)}.apply"
+            if self.takes_kernels(step):
+                self.kernel_step, function = step, "move_along"
+            made = call(function, *args)
             self.lines += statement(f"{', '.join(names)} = ", made, self.depth)
             self.made[dot] = names
         names = self.made[dot]
         return names[2] if stream.role == "near" else names[stream.place == "column"]
+
+    def takes_kernels(self, step: Step) -> bool:
+        """Whether there are kernels for a step: one reflection a token, of one kind in a module."""
+        fits = step.flavour == "low_rank" and not step.rank_is_repeated
+        same = self.kernel_step is None or self.kernel_step.is_symmetric == step.is_symmetric
+        return self.by_kernels and fits and same
 
     def variable(self, stream: Stream) -> str:
         """The name of a stream's tensor: its own, unless an input has that."""
@@ -158,18 +171,24 @@ class Body(Values):
         self.lines += statement(f"{name} = ", applied, self.depth)
 
 
-def body(program: Program, *, on_gpu: bool = False) -> Body:
-    """The lines of a program's function and what they speak of."""
+def body(program: Program, *, on_gpu: bool = False, by_kernels: bool = False) -> Body:
+    """The lines of a program's function and what they speak of.
+
+    `by_kernels`: the stages of a transport may be kernels of the module.
+    """
     made = None
     for _ in range(2):  # the first run counts what is used more than once
-        made = _run(program, {} if made is None else made.uses, on_gpu=on_gpu)
+        shared = {} if made is None else made.uses
+        made = _run(program, shared, on_gpu=on_gpu, by_kernels=by_kernels)
     assert made is not None
     return made
 
 
-def _run(program: Program, shared: Mapping[object, int], *, on_gpu: bool) -> Body:
+def _run(
+    program: Program, shared: Mapping[object, int], *, on_gpu: bool, by_kernels: bool
+) -> Body:
     signature = Signature(program.variant)
-    values = Body(program.variant, on_gpu=on_gpu)
+    values = Body(program.variant, on_gpu=on_gpu, by_kernels=by_kernels)
     values.shared.update(shared)
     values.has_several_outputs = len(program.attentions) > 1
     values.taken |= {"position_q", "length_q", "index_q", "origin_q", "call", program.variant.name}

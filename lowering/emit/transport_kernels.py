@@ -251,6 +251,21 @@ class TransportKernels:
         return [*lines, *_run(launches["d_tokens"], 2)]
 
 
+def moved_function(*, shared: bool) -> str:
+    """The function that a module calls: the kernels where they serve, else torch."""
+    u = "" if shared else "u.float(), "
+    return f'''\
+def move_along(call, q, k, w, u, beta):
+    """Versions of queries and of keys, and the dots inside of leaves, of steps I - beta w u^T.
+
+    Kernels are for calls of one sequence whose tokens are all queries.
+    """
+    is_whole = call.cu_seqlens_k is None and call.T_q == call.T_k
+    if is_whole and q.numel() and q.dtype != torch.float32:
+        return Transport.apply(q, k, w.float(), {u}beta.float())
+    return LowRankVersions.apply(call, q, k, w, u, beta)'''
+
+
 def _run(launch: StageLaunch, depth: int, args: Mapping[str, str] | None = None) -> list[str]:
     """The line that runs a stage, each tensor under its own name."""
     given = [(args or {}).get(name, name) for name in launch.inputs]
