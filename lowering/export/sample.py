@@ -1,6 +1,7 @@
 """Which random values suit an input of a variant, as torch code for an exported test.
 
-what a decay adds up                      a logarithm: log_sigmoid(randn)
+what a decay adds up, or a diagonal has   a logarithm: log_sigmoid(randn)
+directions of an ordered product          of length 1; what scales them uniform in (0, 1)
 inside log, a root, a power, a quotient   uniform in (0.2, 1)
 integers                                  documents that never fall, blocks that exist
 everything else                           randn, a matrix over the root of its width
@@ -8,7 +9,19 @@ everything else                           randn, a matrix over the root of its w
 
 from collections.abc import Iterable, Iterator
 
-from gnomon.dsl.nodes import Apply, Decay, Expr, Input, Mask, Node, Variant, Width, walk
+from gnomon.dsl.nodes import (
+    Apply,
+    Decay,
+    Diagonal,
+    Expr,
+    Input,
+    Mask,
+    Node,
+    Outer,
+    Variant,
+    Width,
+    walk,
+)
 from gnomon.dsl.signature import axes_of
 
 _POSITIVE = {"log": (0,), "sqrt": (0,), "rsqrt": (0,), "/": (1,), "**": (0, 1)}
@@ -19,8 +32,24 @@ OTHER = 8
 
 def decays(variant: Variant) -> frozenset[str]:
     """The token inputs that are themselves the logarithm of what a token keeps."""
-    inner = (node.x for node in walk(variant.output) if isinstance(node, Decay))
+    nodes = list(walk(variant.output))
+    inner = [node.x for node in nodes if isinstance(node, Decay)]
+    inner += [node.log for node in nodes if isinstance(node, Diagonal)]
     return frozenset(x.name for x in inner if isinstance(x, Input))
+
+
+def directions(variant: Variant) -> frozenset[str]:
+    """The inputs of the vectors of steps: a product of longer ones grows with each token."""
+    outers = [node for node in walk(variant.output) if isinstance(node, Outer)]
+    below = (x for node in outers for part in (node.w, node.u) for x in walk(part))
+    return frozenset(x.name for x in below if isinstance(x, Input) and x.axes)
+
+
+def scales(variant: Variant) -> frozenset[str]:
+    """The inputs that are themselves the scale of a step."""
+    outers = [node for node in walk(variant.output) if isinstance(node, Outer)]
+    below = (x for node in outers for x in walk(node.scale))
+    return frozenset(x.name for x in below if isinstance(x, Input) and x.place == "token")
 
 
 def sample(variant: Variant, item: Input) -> str:
@@ -30,6 +59,10 @@ def sample(variant: Variant, item: Input) -> str:
         return _integers(variant, item, shape)
     if item.name in decays(variant):
         return f"F.logsigmoid(torch.randn({shape}))"
+    if item.name in directions(variant):
+        return f"F.normalize(torch.randn({shape}), dim=-1)"
+    if item.name in scales(variant):
+        return f"torch.rand({shape})"
     if item.name in _positive(variant) or _is_product_in_decay(variant, item, "token"):
         return f"0.2 + 0.8 * torch.rand({shape})"
     if _is_product_in_decay(variant, item, "constant"):

@@ -6,7 +6,7 @@ from gnomon.dsl.nodes import Builtin, Input, walk
 from gnomon.lowering.core import Program
 from gnomon.lowering.emit.signature_text import Signature
 from gnomon.lowering.emit.text import docstring
-from gnomon.lowering.export.sample import WIDTHS, decays, sample
+from gnomon.lowering.export.sample import WIDTHS, decays, directions, sample
 
 _CHECK = '''
 def close(name, expected, actual, bound):
@@ -187,7 +187,9 @@ def _tensor(program: Program, item: Input) -> str:
     if item.name in ("q", "k", "v"):
         time, heads = ("time_q", "heads") if item.name == "q" else ("time_k", "kv_heads")
         width = WIDTHS["d_v" if item.name == "v" else "d"]
-        return f"torch.randn(batch, {time}, {heads}, {width})"
+        made = f"torch.randn(batch, {time}, {heads}, {width})"
+        steps = item.name in directions(program.variant)
+        return f"F.normalize({made}, dim=-1)" if steps else made
     return sample(program.variant, item)
 
 

@@ -101,15 +101,24 @@ def write(
     padded, packed = lower(node), lower(node, packed=True)
     text = licence.read_text() if licence is not None else ""
     origin = Provenance(digest(node), command, installed_version(), text)
+    tree = any(a.has_transport() for a in padded.program.attentions)
     modules = []
     for name in targets:
         target: Any = name
-        tiles = tiles_by_name(padded.kernels, look_up(name, 64, 64).config, target)
+        config = look_up(name, 64, 64, tree=tree).config
+        tiles = tiles_by_name(padded.kernels, config, target)
         kernels = padded.kernels, packed.kernels
         by_descriptor = descriptors and name == "triton"
         modules.append(
             Module(
-                padded.program, *kernels, target, "f32", tiles, origin, descriptors=by_descriptor
+                padded.program,
+                *kernels,
+                target,
+                "f32",
+                tiles,
+                origin,
+                descriptors=by_descriptor,
+                leaf=config.leaf,
             )
         )
     return write_standalone(Standalone(modules), folder)

@@ -155,18 +155,18 @@ def test_one_direction_again_and_again() -> None:
 
 
 def test_steps_that_grow_do_not_reach_the_next_sequence() -> None:
-    """Products of e^9 outgrow float64 over 79 tokens: those of two sequences must not be formed."""
-    time, d = 150, 2
+    """Products of e^9 outgrow float64 over 79 tokens: nodes across two sequences are not formed."""
+    time, d = 300, 2
     grow = torch.full((1, time, 1, d), 9.0).double()
-    grow[:, 65:85] = -0.1
-    lengths = [(65, 65), (20, 20), (65, 65)]
+    grow[:, 140:160] = -0.1
+    lengths = [(n, n) for n in (70, 70, 20, 70, 70)]
     module = stages("diagonal", 4)
     call = call_of(module, lengths, 1, 1)
     q, k = (directions(1, time, 1, d, seed=n).requires_grad_() for n in (0, 1))
     made = module.DiagonalVersions.apply(call, q, k, grow.requires_grad_())
     part = [(20, 20)]
-    expected = logits(q[:, 65:85], k[:, 65:85], torch.diag_embed(grow[:, 65:85].exp()), part)
-    actual = met(call, 4, made, lengths)[:, :, 65:85, 65:85]
+    expected = logits(q[:, 140:160], k[:, 140:160], torch.diag_embed(grow[:, 140:160].exp()), part)
+    actual = met(call, 4, made, lengths)[:, :, 140:160, 140:160]
     assert torch.allclose(actual, expected, rtol=0, atol=1e-12)
     found = torch.autograd.grad(actual.sum(), (q, k, grow))
     wanted = torch.autograd.grad(expected.sum(), (q, k, grow))
