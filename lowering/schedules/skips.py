@@ -38,7 +38,8 @@ def skip_tiles(ranges: Ranges, frame: Frame, side: Side) -> None:
 
 
 def _tensor(how: tile.Reach) -> Tensor:
-    return Tensor(how.tensor, ("batch", "head", "tile"), "i32", "made")
+    axis = "tile_q" if how.tensor == "first_key" else "tile_k"
+    return Tensor(how.tensor, ("batch", "head", axis), "i32", "made")
 
 
 def _reach(attention: Attention, side: Side) -> tile.Reach | None:

@@ -81,14 +81,10 @@ def fox_fwd(
                 i_c = i_t * BN
                 for n in T.Parallel(BN):
                     b_log_f_sum_k_to_end[n] = log_f_sum_k_to_end[i_b, i_c + n, i_h]
-                log_f_sum_k_from_end = (
-                    (
-                        log_f_sum_k[i_b, i_c + BN - 1, i_h]
-                        - anchor_log_f_sum_q
-                        + log_f_sum_k_low[i_b, i_c + BN - 1, i_h]
-                    )
-                    * -1.4426950408889634
-                )
+                end_log_f_sum_k = log_f_sum_k[i_b, i_c + BN - 1, i_h]
+                end_log_f_sum_k_low = log_f_sum_k_low[i_b, i_c + BN - 1, i_h]
+                log_f_sum_k_to_anchor = end_log_f_sum_k - anchor_log_f_sum_q + end_log_f_sum_k_low
+                log_f_sum_k_from_end = log_f_sum_k_to_anchor * -1.4426950408889634
                 T.copy(k[i_b, i_c : i_c + BN, i_kv, 0:BD0], ring_k)
                 T.gemm(b_q, ring_k, b_s, transpose_B=True, clear_accum=True)
                 for m, n in T.Parallel(BM, BN):
