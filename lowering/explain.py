@@ -15,8 +15,9 @@ from gnomon.lowering.cost import WIDTH, Cost, costs
 from gnomon.lowering.passes.split_prologue import split_prologue
 from gnomon.lowering.pipelines import ATTENTION_PASSES, Kernels, finish, to_kernels
 from gnomon.lowering.schedules.forward import forward
-from gnomon.lowering.schedules.frame import Place, Widths
+from gnomon.lowering.schedules.frame import Place
 from gnomon.lowering.schedules.gradients import Accumulated, adjoints, collect
+from gnomon.lowering.schedules.widths import Widths
 from gnomon.lowering.show import formula_text, mask_text
 from gnomon.lowering.tile import For, Kernel, Ref
 from gnomon.lowering.tile import walk as statements

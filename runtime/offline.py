@@ -120,6 +120,10 @@ class Specialisation:
     divisible: tuple[str, ...]
 
 
+_TYPES = {"f16": "fp16", "f32": "fp32", "f64": "fp64", "i32": "i32", "i64": "i64", "bool": "i1"}
+"""Triton's names of the types."""
+
+
 def specialise(
     arguments: Sequence[Argument], io: IO, constants: Mapping[str, int | float | bool]
 ) -> Specialisation:
@@ -129,15 +133,7 @@ def specialise(
     pointers are aligned to 16 bytes, and the other strides of a tensor that has channels are
     multiples of 16, and so is the shift. `constants` gives the tunables and true widths.
     """
-    types = {
-        "io": io,
-        "f16": "fp16",
-        "f32": "fp32",
-        "f64": "fp64",
-        "i32": "i32",
-        "i64": "i64",
-        "bool": "i1",
-    }
+    types = {"io": io, **_TYPES}
     signature: dict[str, str] = {}
     constexprs: dict[str, int | float | bool] = {}
     divisible = []

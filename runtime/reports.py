@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gnomon.dsl.nodes import Width
 from gnomon.lowering.emit.triton import print_module, printed
 from gnomon.lowering.pipelines import Kernels
-from gnomon.lowering.schedules.frame import Widths
+from gnomon.lowering.schedules.widths import Widths
 from gnomon.lowering.tile import Kernel
 from gnomon.runtime import gpus
 from gnomon.runtime.offline import IO, TARGETS, Report, Target, compile_kernel, specialise

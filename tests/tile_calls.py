@@ -16,8 +16,9 @@ from gnomon.dsl.kinds import kind
 from gnomon.dsl.nodes import At, Variant
 from gnomon.dsl.signature import call_inputs
 from gnomon.lowering.core import Attention, Stream
+from gnomon.lowering.made import Powers, Reach, SumByTile
 from gnomon.lowering.pipelines import Kernels, to_kernels, to_program
-from gnomon.lowering.tile import Kernel, Reach, Scalar, SumByTile, Tunable
+from gnomon.lowering.tile import Kernel, Scalar, Tunable
 from gnomon.lowering.tile import Tensor as Memory
 
 PLACE_TIME = {"row": "time_q", "column": "time_k"}
@@ -77,9 +78,9 @@ class Launch:
         for param in kernel.params:
             if isinstance(param, Memory) and param.mode == "made":
                 (made,) = (each for each in kernel.made if each.tensor == param.name)
-                assert isinstance(made, SumByTile | Reach)
-                is_sum = isinstance(made, SumByTile)
-                self.memory[param.name] = self.made(made) if is_sum else self.reach(made)
+                assert not isinstance(made, Powers)
+                found = self.made(made) if isinstance(made, SumByTile) else self.reach(made)
+                self.memory[param.name] = found
             if isinstance(param, Memory) and param.mode in ("in", "made"):
                 for axis, size in zip(param.axes, self.memory[param.name].shape, strict=True):
                     assert self.axes.setdefault(axis, size) == size, (param.name, axis)

@@ -25,6 +25,7 @@ from gnomon.lowering.emit.text import (
     statement,
 )
 from gnomon.lowering.emit.triton_names import Argument
+from gnomon.lowering.made import Powers, Reach, SumByTile
 from gnomon.lowering.passes.tabulate_powers import tabulate_powers
 
 Target = Literal["numba", "triton"]
@@ -196,11 +197,11 @@ class LaunchPrinter:
             return made + statement("", call("run", atom(kernel.name), *args), depth)
         return self._triton(kernel, depth)
 
-    def _made(self, made: tile.SumByTile | tile.Powers | tile.Reach, depth: int) -> list[str]:
+    def _made(self, made: SumByTile | Powers | Reach, depth: int) -> list[str]:
         """A prefix sum tile by tile, a table of powers, or what tiles weigh for."""
-        if isinstance(made, tile.Reach):
+        if isinstance(made, Reach):
             return self._reach(made, depth)
-        if isinstance(made, tile.Powers):
+        if isinstance(made, Powers):
             reach = f"call.T_k + {self.tiles['BM'] + self.tiles['BN']}"
             table = call("table_of_powers", atom(str(made.exponent)), atom(reach), atom("v.device"))
             return statement(f"{made.tensor} = ", table, depth)
@@ -209,7 +210,7 @@ class LaunchPrinter:
         function = "until_tile_end" if made.anchor == "last" else "since_tile_start"
         return statement(f"{made.tensor} = ", call(function, *map(atom, given)), depth)
 
-    def _reach(self, made: tile.Reach, depth: int) -> list[str]:
+    def _reach(self, made: Reach, depth: int) -> list[str]:
         bound = [str(made.bound)] if made.bound is not None else [*made.dot, made.scale]
         function = "margin_of_bound" if made.bound is not None else "margin_of_norms"
         keys = "call.T_k"

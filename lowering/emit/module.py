@@ -38,9 +38,9 @@ from gnomon.lowering.emit.prologue import (
 from gnomon.lowering.emit.signature_text import Signature
 from gnomon.lowering.emit.text import INDENT, WIDTH, atom, call, docstring, keyword, statement
 from gnomon.lowering.emit.torch_library import functions
-from gnomon.lowering.emit.transport_kernels import TransportKernels, moved_function
+from gnomon.lowering.emit.transport_kernels import module_parts
+from gnomon.lowering.made import Powers, Reach, SumByTile
 from gnomon.lowering.pipelines import Kernels
-from gnomon.lowering.schedules.transport.stage import Plan
 
 TILES: Mapping[Target, Mapping[str, int]] = {
     "numba": {"BM": 64, "BN": 64},
@@ -114,7 +114,10 @@ def print_module(module: Module) -> str:
         check_leaf(module, kernels)
         apart = "\n" * (3 if module.target == "numba" else 2)  # behind a function, or an import
         leaf = f'{apart}LEAF = {module.leaf}\n"""Tokens of a leaf."""'
-        moved = _moved(module, values, code) if values.kernel_step is not None else []
+        moved = []
+        if values.kernel_step is not None and module.width is not None:
+            shared = values.kernel_step.is_symmetric
+            moved = module_parts(shared=shared, width=module.width, leaf=module.leaf, known=code)
         code[0:0] = [*transport_library.functions(values.flavours), *moved]
         if has_prefill(module.program):
             code += [transport_cache.SOURCE.strip(), "\n".join(_prefill(module, signature))]
@@ -122,18 +125,6 @@ def print_module(module: Module) -> str:
     text = "\n\n\n".join([head, *(part.strip("\n") for part in code)]) + "\n"
     ast.parse(text)
     return text
-
-
-def _moved(module: Module, values: Body, code: Sequence[str]) -> list[str]:
-    """The stages of a transport as kernels, and what chooses between them and torch."""
-    assert values.kernel_step is not None
-    assert module.width is not None
-    shared, width = values.kernel_step.is_symmetric, module.width
-    blocks = module.leaf // 64
-    plan = Plan(blocks=blocks, shared=shared, whole=width >= 16 and not width & (width - 1))
-    parts = TransportKernels(plan, width).parts()
-    known = set(code)
-    return [*(part for part in parts if part not in known), moved_function(shared=shared)]
 
 
 def check_leaf(module: Module, kernels: Sequence[tile.Kernel]) -> None:
@@ -227,12 +218,12 @@ def _library(module: Module, values: Body, kernels: Sequence[tile.Kernel]) -> li
     return functions(found)
 
 
-def _library_of(made: tile.SumByTile | tile.Powers | tile.Reach) -> set[str]:
+def _library_of(made: SumByTile | Powers | Reach) -> set[str]:
     """The functions that make what a launch makes."""
     match made:
-        case tile.Powers():
+        case Powers():
             return {"table_of_powers"}
-        case tile.Reach(bound=bound):
+        case Reach(bound=bound):
             return {"staircases", "margin_of_norms" if bound is None else "margin_of_bound"}
     return {"sum_by_tile", "along_time"}
 

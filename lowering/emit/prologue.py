@@ -178,15 +178,17 @@ def body(program: Program, *, on_gpu: bool = False, by_kernels: bool = False) ->
     """
     made = None
     for _ in range(2):  # the first run counts what is used more than once
-        shared = {} if made is None else made.uses
-        made = _run(program, shared, on_gpu=on_gpu, by_kernels=by_kernels)
+        made = _run(
+            program,
+            {} if made is None else made.uses,
+            on_gpu=on_gpu,
+            by_kernels=by_kernels,
+        )
     assert made is not None
     return made
 
 
-def _run(
-    program: Program, shared: Mapping[object, int], *, on_gpu: bool, by_kernels: bool
-) -> Body:
+def _run(program: Program, shared: Mapping[object, int], *, on_gpu: bool, by_kernels: bool) -> Body:
     signature = Signature(program.variant)
     values = Body(program.variant, on_gpu=on_gpu, by_kernels=by_kernels)
     values.shared.update(shared)

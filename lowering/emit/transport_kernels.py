@@ -10,7 +10,7 @@ Its backward takes the gradients of the three. What stands in rows of no rectang
 last leaf, or right of the diagonal in d_loc is not read, or has no effect.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gnomon.lowering.emit.text import INDENT, atom, call, statement
@@ -249,6 +249,17 @@ class TransportKernels:
         lines += [f"{INDENT * 2}else:"]
         lines += _run(launches["d_products_y_leaf"], 3) + _run(launches["d_products_w_leaf"], 3)
         return [*lines, *_run(launches["d_tokens"], 2)]
+
+
+def module_parts(*, shared: bool, width: int, leaf: int, known: Sequence[str]) -> list[str]:
+    """The stages for a module that has the parts `known`, and what chooses between them and torch.
+
+    `shared`: u is w; `width` of q and k, `leaf` tokens of 64 or 128.
+    """
+    plan = Plan(blocks=leaf // 64, shared=shared, whole=width >= 16 and not width & (width - 1))
+    parts = TransportKernels(plan, width).parts()
+    there = set(known)
+    return [*(part for part in parts if part not in there), moved_function(shared=shared)]
 
 
 def moved_function(*, shared: bool) -> str:

@@ -27,8 +27,9 @@ from gnomon.lowering.emit.text import (
     statement,
     suffix,
 )
-from gnomon.lowering.emit.triton_expressions import NARROW, Expressions, add, number
+from gnomon.lowering.emit.triton_expressions import Expressions, add, number
 from gnomon.lowering.emit.triton_names import Argument, arguments, index_shape
+from gnomon.lowering.emit.triton_words import NARROW
 from gnomon.lowering.tile import Expr, Ref, Stmt, type_of
 
 

@@ -7,44 +7,8 @@ from gnomon.lowering import tile
 from gnomon.lowering.emit import text, triton_helpers
 from gnomon.lowering.emit.text import Code, atom, call, infix, keyword, prefix, suffix
 from gnomon.lowering.emit.triton_names import Names, index_shape, stride
+from gnomon.lowering.emit.triton_words import CALLS, DTYPES, INFIX, NARROW, REAL, TURNED, WHOLE
 from gnomon.lowering.tile import Expr, Number, Op, Ref, type_of
-
-DTYPES = {
-    "f16": "tl.float16",
-    "f32": "tl.float32",
-    "f64": "tl.float64",
-    "i32": "tl.int32",
-    "i64": "tl.int64",
-    "bool": "tl.int1",
-}
-_WHOLE = ("bool", "i32", "i64")
-NARROW = ("io", "f16")
-"""Types that arithmetic is not done in."""
-_CALLS = {
-    "abs": "tl.abs",
-    "cdiv": "tl.cdiv",
-    "cos": "tl.cos",
-    "exp": "tl.exp",
-    "exp2": "tl.exp2",
-    "log": "tl.log",
-    "log2": "tl.log2",
-    "maximum": "tl.maximum",
-    "minimum": "tl.minimum",
-    "rsqrt": "tl.rsqrt",
-    "sigmoid": "tl.sigmoid",
-    "sin": "tl.sin",
-    "sqrt": "tl.sqrt",
-    "where": "tl.where",
-}
-_REAL = {"cos", "exp", "exp2", "log", "log2", "rsqrt", "sigmoid", "sin", "sqrt", "power"}
-_REAL |= triton_helpers.NAMES - {"floor_div", "floor_mod", "square"}
-_INFIX = {
-    **{sign: sign for sign in ("+", "-", "*", "/", "<", "<=", ">", ">=", "==", "!=", "<<", ">>")},
-    "and": "&",
-    "or": "|",
-}
-_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
-"""Comparisons seen from the other side: a number stands on the right."""
 
 
 class Expressions:
@@ -232,7 +196,7 @@ class Expressions:
         mask = self.mask(load.index, load.limits)
         if mask is None:
             return call("tl.load", pointer)
-        real = load.tensor.dtype not in _WHOLE
+        real = load.tensor.dtype not in WHOLE
         fill = number(float(load.fill) if real else load.fill)
         return call("tl.load", pointer, keyword("mask", mask), keyword("other", fill))
 
@@ -259,10 +223,10 @@ class Expressions:
             return special
         fn = self._approximated(expr.fn, expr)
         codes = [self._operand(arg, expr) for arg in args]
-        if fn in _TURNED and isinstance(args[0], Number):
-            return infix(_TURNED[fn], codes[1], codes[0])
-        if fn in _INFIX:
-            return infix(_INFIX[fn], *codes)
+        if fn in TURNED and isinstance(args[0], Number):
+            return infix(TURNED[fn], codes[1], codes[0])
+        if fn in INFIX:
+            return infix(INFIX[fn], *codes)
         if fn in ("//", "%"):
             return self._rounded_down(expr, codes)
         if fn == "neg":
@@ -270,9 +234,9 @@ class Expressions:
         if fn == "not":
             return prefix("~", codes[0])
         if fn == "floor":
-            return codes[0] if type_of(args[0]).dtype in _WHOLE else call("tl.floor", codes[0])
+            return codes[0] if type_of(args[0]).dtype in WHOLE else call("tl.floor", codes[0])
         if fn == "relu":
-            return call("tl.maximum", codes[0], number(0 if expr.dtype in _WHOLE else 0.0))
+            return call("tl.maximum", codes[0], number(0 if expr.dtype in WHOLE else 0.0))
         return self._function(fn, codes)
 
     def _special(self, expr: Op) -> Code | None:
@@ -305,17 +269,17 @@ class Expressions:
     def _function(self, fn: str, codes: list[Code]) -> Code:
         if fn == "apart":
             return infix("+", infix("-", *codes[:2]), codes[2])
-        if fn in _CALLS:
-            return call(_CALLS[fn], *codes)
+        if fn in CALLS:
+            return call(CALLS[fn], *codes)
         self.helpers.add(fn)
         return call(fn, *codes)
 
     def _operand(self, arg: Expr, expr: Op) -> Code:
-        if isinstance(arg, Number) and not (expr.fn in _REAL and len(expr.args) == 1):
+        if isinstance(arg, Number) and not (expr.fn in REAL and len(expr.args) == 1):
             real = expr.dtype in ("f32", "f64")
             return number(float(arg.value) if real else arg.value)
         of = type_of(arg)
-        to_real = isinstance(arg, Number) or (expr.fn in _REAL and of.dtype in _WHOLE)
+        to_real = isinstance(arg, Number) or (expr.fn in REAL and of.dtype in WHOLE)
         code = self.cast(arg, "f32") if to_real else self.value(arg)
         return self.align(code, of.shape, expr.shape)
 
@@ -341,7 +305,7 @@ class Expressions:
 
     def _rounded_down(self, expr: Op, codes: list[Code]) -> Code:
         """Division and remainder of real numbers, or of integers of any sign."""
-        if expr.dtype not in _WHOLE:
+        if expr.dtype not in WHOLE:
             quotient = call("tl.floor", infix("/", *codes))
             return (
                 quotient

@@ -123,7 +123,7 @@ def _stride(tensor: tile.Tensor, axis: int, widths: set[str]) -> Argument:
     numbers = len(tensor.axes) == 3 and tensor.axes[1] in ("time_q", "time_k")
     is_even = channels or (numbers and tensor.mode in ("in", "made"))
     varies = not is_even and letter in ("b", "h")
-    is_unit = axis == len(tensor.axes) - 1 or (letter == "t" and len(tensor.axes) == 3)
+    is_unit = letter == "t" if numbers else axis == len(tensor.axes) - 1
     return Argument(
         stride(tensor, axis), "stride", "i64", tensor.name, axis, is_unit, is_even, varies
     )

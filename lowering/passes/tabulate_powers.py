@@ -14,6 +14,7 @@ a tile that reaches past the ends of its sequence stay inside, too.
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gnomon.lowering.made import Powers
 from gnomon.lowering.passes.remove_dead import remove_dead
 from gnomon.lowering.tile import (
     Arange,
@@ -25,7 +26,6 @@ from gnomon.lowering.tile import (
     Load,
     Number,
     Op,
-    Powers,
     Ref,
     Set,
     Stmt,

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Literal
 
-from gnomon.dsl.nodes import Width
 from gnomon.lowering import tile
 from gnomon.lowering.build import Block
 from gnomon.lowering.core import Attention, Role, Stream
+from gnomon.lowering.made import Reach, SumByTile
 from gnomon.lowering.passes.fold_log2e import LOG2E
 from gnomon.lowering.schedules.ranges import Loop
+from gnomon.lowering.schedules.widths import Level, Widths
 from gnomon.lowering.tile import (
     Arange,
     DType,
@@ -35,48 +35,6 @@ _EXTENT = {"row": "BM", "column": "BN"}
 _HEAD_AXIS = {"Head": "head", "KVHead": "kv_head", None: "one"}
 
 
-@dataclass(frozen=True, slots=True)
-class Widths:
-    """The names of an attention's symbolic widths: D0, D1, ... of dots, E0, ... of channel sums."""
-
-    dots: tuple[Width, ...]
-    vectors: tuple[Width, ...]
-
-    @staticmethod
-    def of(attention: Attention) -> "Widths":
-        """The distinct widths of an attention's streams, in order of first use."""
-        dots = dict.fromkeys(s.axes[0] for s in attention.streams if s.role in ("dot", "version"))
-        vectors = dict.fromkeys(s.axes[0] for s in attention.streams if s.role == "vector")
-        return Widths(tuple(dots), tuple(vectors))
-
-    def axes(self, stream: Stream) -> tuple[str, ...]:
-        """The names of a stream's own axes, behind batch, time and head."""
-        if stream.role == "near":
-            return ("LEAF",)
-        if stream.role in ("dot", "version"):
-            return (f"D{self.dots.index(stream.axes[0])}",)
-        if stream.role == "vector":
-            return (f"E{self.vectors.index(stream.axes[0])}",)
-        if stream.role == "table":
-            if len(stream.axes) == 1:
-                return (f"N_{stream.name}",)
-            return tuple(f"N_{stream.name}_{n}" for n in range(len(stream.axes)))
-        return ()
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """The level of a tree at which the tiles of both sides meet (schedules/tree.py).
-
-    queries, keys  what is added to an offset to give the row of its version
-    part           the number of the level, from 1 on; 0 is the own leaf
-    """
-
-    queries: Expr
-    keys: Expr
-    part: Expr
-
-
 def scalar(name: str, dtype: DType = "i32") -> Ref:
     """A parameter, an index or a named scalar of the kernel."""
     return Ref(name, Type(dtype))
@@ -93,7 +51,7 @@ class Frame:
         self.tensors = {s.name: self._tensor(s) for s in attention.streams if s.role != "host"}
         self.v = Tensor("v", ("batch", "time_k", "kv_head", "DV"), "io", "in", "values")
         self.constants: dict[str, Expr] = {}
-        self.made: dict[str, tuple[Tensor, tile.SumByTile | tile.Reach]] = {}
+        self.made: dict[str, tuple[Tensor, SumByTile | Reach]] = {}
         self.h, self.kv = scalar("i_h"), scalar("i_kv")
         self.level: Level | None = None
         """Where the tiles meet at hand are; None in one leaf, and where there is no transport."""
@@ -204,7 +162,7 @@ class Frame:
         low = self.beside(stream, "low").name
         extent = _EXTENT["row" if stream.place == "row" else "column"]
         added = "" if base is None else base.name
-        made = tile.SumByTile(name, stream.name, low, extent, anchor, added)
+        made = SumByTile(name, stream.name, low, extent, anchor, added)
         self.made[name] = tensor, made
         return tensor
 

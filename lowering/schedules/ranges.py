@@ -239,17 +239,10 @@ class Ranges:
         spans = self._spans(mask, within, all_masked=all_masked)
         for number, span in enumerate(spans):
             tag = "" if len(spans) == 1 else f"_{number + 1}"
-            start = ZERO if self.first is None else self.first
-            if span.some.lows:
-                start = self._start(span, tag, aligned=aligned)
+            start = self._start(span, tag, aligned=aligned)
             if number > 0:
                 start = self._let(f"next{tag}", self.most(start, previous))
-            stop = self.tile.total
-            if self.last is not None:
-                stop = self._let("stop", self.least(stop, self.last))
-            if span.some.highs:
-                high = reduce(self.least, span.some.highs)
-                stop = self._let(f"stop{tag}", self.least(high, stop))
+            stop = self._stop(span, tag)
             cut = number + 1 < len(spans)
             # under a causal mask the last query sees every key: all of memory is somebody's
             is_seen = self.tile.side == "row" and mask.rule == "causal" and not mask.operands[0]
@@ -266,8 +259,19 @@ class Ranges:
             previous = stop
 
     def _start(self, span: Span, tag: str, *, aligned: bool) -> Expr:
+        if not span.some.lows:
+            return ZERO if self.first is None else self.first
         low = self._low(span.some)
         return self._let(f"start{tag}", self._tiles(ZERO, low, "//") if aligned else low)
+
+    def _stop(self, span: Span, tag: str) -> Expr:
+        stop = self.tile.total
+        if self.last is not None:
+            stop = self._let("stop", self.least(stop, self.last))
+        if span.some.highs:
+            high = reduce(self.least, span.some.highs)
+            stop = self._let(f"stop{tag}", self.least(high, stop))
+        return stop
 
     def _spans(self, mask: Mask, within: Interval | None, *, all_masked: bool) -> list[Span]:
         self.to_end = _runs_to_the_end(mask)

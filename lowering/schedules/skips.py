@@ -13,8 +13,8 @@ be monotone: the launch takes the highest D of the queries and the lowest of all
 """
 
 from gnomon.dsl.nodes import Apply, Constant, Expr
-from gnomon.lowering import tile
 from gnomon.lowering.core import Attention, PairDot, Read
+from gnomon.lowering.made import Reach
 from gnomon.lowering.passes.drop_row_constants import total
 from gnomon.lowering.schedules.decays import decays_of
 from gnomon.lowering.schedules.frame import Frame, Side
@@ -37,12 +37,12 @@ def skip_tiles(ranges: Ranges, frame: Frame, side: Side) -> None:
         ranges.last = bound
 
 
-def _tensor(how: tile.Reach) -> Tensor:
+def _tensor(how: Reach) -> Tensor:
     axis = "tile_q" if how.tensor == "first_key" else "tile_k"
     return Tensor(how.tensor, ("batch", "head", axis), "i32", "made")
 
 
-def _reach(attention: Attention, side: Side) -> tile.Reach | None:
+def _reach(attention: Attention, side: Side) -> Reach | None:
     """What the launch makes; None where nothing bounds the rest of the logit."""
     skip, decays = attention.skip, decays_of(attention)
     if skip is None or decays is None or decays.column is None or decays.rest is not None:
@@ -54,8 +54,8 @@ def _reach(attention: Attention, side: Side) -> tile.Reach | None:
     sums = decays.column.anchor.name, decays.column.stream.name
     names = dot.row.name, dot.column.name
     if side.place == "row":
-        return tile.Reach("first_key", sums, names, scale, skip.log_eps, skip.bound)
-    return tile.Reach("last_query", sums, names, scale, skip.log_eps, skip.bound)
+        return Reach("first_key", sums, names, scale, skip.log_eps, skip.bound)
+    return Reach("last_query", sums, names, scale, skip.log_eps, skip.bound)
 
 
 def _dot_and_scale(x: Expr) -> tuple[PairDot, str] | None:

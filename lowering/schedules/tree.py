@@ -22,8 +22,9 @@ from typing import cast
 
 from gnomon.dsl.nodes import Mask
 from gnomon.lowering.build import Block
-from gnomon.lowering.schedules.frame import Frame, Level, Place, Side, scalar
+from gnomon.lowering.schedules.frame import Frame, Place, Side, scalar
 from gnomon.lowering.schedules.ranges import Interval, Loop, Ranges
+from gnomon.lowering.schedules.widths import Level
 from gnomon.lowering.tile import Expr, Ref
 
 EVERYTHING = Mask("everything")

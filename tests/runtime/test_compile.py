@@ -55,19 +55,18 @@ def test_what_it_refuses(given: Any, options: dict[str, Any], text: str) -> None
 
 
 @gn.variant
-def reflected(q, k, w: gn.Token[gn.KVHead, gn.Dim]):  # type: ignore[no-untyped-def]
-    "q_i . H_i ... H_{j+1} . k_j / sqrt(d),  H = I - 2 w w^T"
-    score = gn.dot(q, k, through=gn.householder(w, 2.0))
-    return gn.softmax(score * gn.rsqrt_dim(q), mask=gn.causal())
+def broken_stick(q, k):  # type: ignore[no-untyped-def]
+    "stick-breaking over q_i . k_j / sqrt(d)"
+    return gn.stick_breaking(gn.dot(q, k) * gn.rsqrt_dim(q), mask=gn.causal(strict=True))
 
 
 def test_a_variant_without_a_schedule_is_refused_at_once_at_its_line() -> None:
     with pytest.raises(UnsupportedError) as error:
-        gn.compile(reflected)
+        gn.compile(broken_stick)
     first, line, *_, last = str(error.value).splitlines()
     assert re.match(r"\S*test_compile.py:\d+: .* has no schedule yet", first)
-    assert line.strip() == "score = gn.dot(q, k, through=gn.householder(w, 2.0))"
-    assert last == "in reflected"
+    assert line.strip().startswith("return gn.stick_breaking(")
+    assert last == "in broken_stick"
 
 
 def test_a_broken_law_is_refused_before_it_is_compiled() -> None:

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -33,17 +34,22 @@ def prefix_sum(x, starts):
 
 
 def along_time(x):
-    """x [batch, time, heads] laid out so that the numbers of a head follow one another."""
-    return x.transpose(1, 2).contiguous().transpose(1, 2)
+    """x [batch, time, heads] laid out so that the numbers of a head follow one another.
+
+    The next head begins at a multiple of 16 numbers, so that a GPU copies 16 bytes at a time.
+    """
+    T, rows = x.shape[1], x.transpose(1, 2).contiguous()
+    rows = F.pad(rows, (0, -T % 16))[..., :T] if T % 16 else rows
+    return rows.transpose(1, 2)
 
 
 def two_digits(x):
-    """A float64 tensor as two of float32, high + low: 48 bits between them.
+    """A float64 tensor as two of float32 laid along time, high + low: 48 bits between them.
 
     The gradient goes through the high ones.
     """
     high = x.float()
-    return high, (x.detach() - high.detach()).float()
+    return along_time(high), along_time((x.detach() - high.detach()).float())
 
 
 def refuse_second_derivative():
@@ -141,6 +147,86 @@ def within_reach(x):
     return x if reach < 2**31 else x.contiguous()
 
 
+@triton.jit(do_not_specialize=["T"])
+def sums_by_tile(
+    high,
+    low,
+    base,
+    out,
+    s_x_b,
+    s_x_h,
+    s_b_b,
+    s_b_h,
+    s_o_b,
+    s_o_h,
+    T,
+    H,
+    G,
+    ROWS: tl.constexpr,
+    LAST: tl.constexpr,
+    HAS_BASE: tl.constexpr,
+    BT: tl.constexpr,
+):
+    """out_t = base_t + (x_a - x_t) / ln 2, a the last token of t's tile, or x_a the high digits
+    of the first one.
+    """
+    i_h = (tl.program_id(0) % H).to(tl.int64)
+    i_b = (tl.program_id(0) // H).to(tl.int64)
+    o_t = tl.program_id(1) * BT + tl.arange(0, BT)
+    o_a = o_t // ROWS * ROWS
+    if LAST:
+        o_a = tl.minimum(o_a + ROWS, T) - 1
+    start = i_b * s_x_b + i_h // G * s_x_h
+    inside = o_t < T
+    b_high = tl.load(high + start + o_t, mask=inside, other=0.0)
+    b_low = tl.load(low + start + o_t, mask=inside, other=0.0)
+    a_high = tl.load(high + start + o_a, mask=inside, other=0.0)
+    apart = a_high - b_high - b_low
+    if LAST:
+        apart = a_high - b_high + (tl.load(low + start + o_a, mask=inside, other=0.0) - b_low)
+    b_out = apart * 1.4426950408889634
+    if HAS_BASE:
+        b_out += tl.load(base + i_b * s_b_b + i_h * s_b_h + o_t, mask=inside, other=0.0)
+    tl.store(out + i_b * s_o_b + i_h * s_o_h + o_t, b_out, mask=inside)
+
+
+def sum_by_tile(high, low, rows, base, last):
+    """[batch, time, head], like the sums of a head laid along time."""
+    B, T, H = (high if base is None else base).shape
+    steps = triton.cdiv(T, 16) * 16
+    out = torch.empty(B, H, steps, dtype=torch.float32, device=high.device)[..., :T].transpose(1, 2)
+    if out.numel():
+        like = high if base is None else base
+        with device_of(high):
+            sums_by_tile[(B * H, triton.cdiv(T, 1024))](
+                high,
+                low,
+                like,
+                out,
+                *high.stride()[::2],
+                *like.stride()[::2],
+                *out.stride()[::2],
+                T,
+                H,
+                H // high.shape[2],
+                ROWS=rows,
+                LAST=last,
+                HAS_BASE=base is not None,
+                BT=1024,
+            )
+    return out
+
+
+def until_tile_end(high, low, rows):
+    """(x_e - x_t) / ln 2, e the last of t's tile of tokens; x = high + low [batch, time, heads]."""
+    return sum_by_tile(high, low, rows, None, True)
+
+
+def since_tile_start(high, low, rows, base):
+    """base_t - (x_t - high_b) / ln 2, b the first of t's tile; base [batch, time, head]."""
+    return sum_by_tile(high, low, rows, base, False)
+
+
 @triton.jit(do_not_specialize=["s_a_b", "s_a_h", "s_b_b", "s_b_h", "T", "H"])
 def row_dots(
     a,
@@ -201,25 +287,7 @@ def floor_div(a, b):
     return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_log_f_sum_q_b",
-        "s_log_f_sum_q_h",
-        "s_log_f_sum_k_b",
-        "s_log_f_sum_k_h",
-        "s_log_f_sum_q_low_b",
-        "s_log_f_sum_q_low_h",
-        "s_log_f_sum_k_low_b",
-        "s_log_f_sum_k_low_h",
-        "s_log_f_sum_q_anchor_b",
-        "s_log_f_sum_q_anchor_h",
-        "s_lse_b",
-        "s_lse_h",
-        "T_q",
-        "T_k",
-        "NM",
-    ]
-)
+@triton.jit(do_not_specialize=["s_lse_b", "s_lse_h", "T_q", "T_k", "NM"])
 def fox_fwd(
     q,
     k,
@@ -232,6 +300,7 @@ def fox_fwd(
     o,
     o_exact,
     lse,
+    log_f_sum_k_to_end,
     s_q_b,
     s_q_t,
     s_q_h,
@@ -270,8 +339,12 @@ def fox_fwd(
     s_lse_b,
     s_lse_t,
     s_lse_h,
+    s_log_f_sum_k_to_end_b,
+    s_log_f_sum_k_to_end_t,
+    s_log_f_sum_k_to_end_h,
     T_q,
     T_k,
+    shift,
     H,
     G,
     NM,
@@ -291,8 +364,6 @@ def fox_fwd(
     o_d0 = tl.arange(0, BD0)
     o_v = tl.arange(0, BV)
     i_kv = i_h // G
-    # query r stands at r + shift
-    shift = T_k - T_q
     # long rows first
     i_r = (NM - 1 - i_m) * BM
     o_m = i_r + tl.arange(0, BM)
@@ -343,6 +414,29 @@ def fox_fwd(
     # tiles that every row sees whole
     for i_c in range(0, full_stop, BN):
         o_n = i_c + tl.arange(0, BN)
+        p_log_f_sum_k_to_end = (
+            log_f_sum_k_to_end
+            + i_b * s_log_f_sum_k_to_end_b
+            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_to_end_t
+            + i_h * s_log_f_sum_k_to_end_h
+        )
+        b_log_f_sum_k_to_end = tl.load(
+            p_log_f_sum_k_to_end + tl.arange(0, BN) * s_log_f_sum_k_to_end_t
+        )
+        end_log_f_sum_k = tl.load(
+            log_f_sum_k
+            + i_b * s_log_f_sum_k_b
+            + tl.cast(i_c + BN - 1, tl.int64) * s_log_f_sum_k_t
+            + i_h * s_log_f_sum_k_h,
+        )
+        end_log_f_sum_k_low = tl.load(
+            log_f_sum_k_low
+            + i_b * s_log_f_sum_k_low_b
+            + tl.cast(i_c + BN - 1, tl.int64) * s_log_f_sum_k_low_t
+            + i_h * s_log_f_sum_k_low_h,
+        )
+        log_f_sum_k_to_anchor = end_log_f_sum_k - anchor_log_f_sum_q + end_log_f_sum_k_low
+        log_f_sum_k_from_end = log_f_sum_k_to_anchor * -1.4426950408889634
         p_k = k + i_b * s_k_b + tl.cast(i_c, tl.int64) * s_k_t + i_kv * s_k_h
         # [BN, BD0]
         b_k = tl.load(
@@ -352,30 +446,12 @@ def fox_fwd(
         )
         # [BM, BN]
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
-        p_log_f_sum_k = (
-            log_f_sum_k
-            + i_b * s_log_f_sum_k_b
-            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_t
-            + i_h * s_log_f_sum_k_h
-        )
-        # [BN]
-        b_log_f_sum_k = tl.load(p_log_f_sum_k + tl.arange(0, BN) * s_log_f_sum_k_t)
-        p_log_f_sum_k_low = (
-            log_f_sum_k_low
-            + i_b * s_log_f_sum_k_low_b
-            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_low_t
-            + i_h * s_log_f_sum_k_low_h
-        )
-        b_log_f_sum_k_low = tl.load(p_log_f_sum_k_low + tl.arange(0, BN) * s_log_f_sum_k_low_t)
-        b_log_f_sum_k_apart = b_log_f_sum_k - anchor_log_f_sum_q + b_log_f_sum_k_low
-        b_log_f_sum_k_log2 = b_log_f_sum_k_apart * 1.4426950408889634
-        # [BM, BN]
-        b_logit = b_s * scale_log2 - b_log_f_sum_k_log2[None, :]
+        b_logit = tl.fma(b_s, scale_log2, b_log_f_sum_k_to_end[None, :])
         # [BM]
-        b_m_new = tl.maximum(b_m, tl.max(b_logit, axis=1))
+        b_m_new = tl.maximum(b_m, tl.max(b_logit, axis=1) + log_f_sum_k_from_end)
         b_base = tl.where(b_m_new == float("-inf"), 0.0, b_m_new)
         # [BM, BN]
-        b_p = tl.exp2(b_logit - b_base[:, None])
+        b_p = tl.exp2(b_logit - (b_base - log_f_sum_k_from_end)[:, None])
         # [BM]
         b_c = tl.exp2(b_m - b_base)
         b_l = b_l * b_c + tl.sum(b_p, axis=1)
@@ -393,7 +469,7 @@ def fox_fwd(
     b_log_f_sum_q_apart = b_log_f_sum_q - anchor_log_f_sum_q + b_log_f_sum_q_low
     b_m = b_m + b_log_f_sum_q_apart * 1.4426950408889634
     # edge tiles: pairs are masked
-    for i_c in range(full_stop, stop, BN):
+    for i_c in tl.range(full_stop, stop, BN, num_stages=1):
         o_n = i_c + tl.arange(0, BN)
         p_k = k + i_b * s_k_b + tl.cast(i_c, tl.int64) * s_k_t + i_kv * s_k_h
         # [BN, BD0]
@@ -426,13 +502,16 @@ def fox_fwd(
         # [BM, BN]
         b_logit = tl.where(
             p_m[:, None] >= o_n[None, :],
-            b_s * scale_log2
-            + (
-                b_log_f_sum_q[:, None]
-                - b_log_f_sum_k[None, :]
-                + (b_log_f_sum_q_low[:, None] - b_log_f_sum_k_low[None, :])
-            )
-            * 1.4426950408889634,
+            tl.fma(
+                b_s,
+                scale_log2,
+                (
+                    b_log_f_sum_q[:, None]
+                    - b_log_f_sum_k[None, :]
+                    + (b_log_f_sum_q_low[:, None] - b_log_f_sum_k_low[None, :])
+                )
+                * 1.4426950408889634,
+            ),
             float("-inf"),
         )
         # [BM]
@@ -480,27 +559,7 @@ def fox_fwd(
     )
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_log_f_sum_q_b",
-        "s_log_f_sum_q_h",
-        "s_log_f_sum_k_b",
-        "s_log_f_sum_k_h",
-        "s_log_f_sum_q_low_b",
-        "s_log_f_sum_q_low_h",
-        "s_log_f_sum_k_low_b",
-        "s_log_f_sum_k_low_h",
-        "s_log_f_sum_q_anchor_b",
-        "s_log_f_sum_q_anchor_h",
-        "s_lse_log2_b",
-        "s_lse_log2_h",
-        "s_delta_b",
-        "s_delta_h",
-        "T_q",
-        "T_k",
-        "NM",
-    ]
-)
+@triton.jit(do_not_specialize=["T_q", "T_k", "NM"])
 def fox_bwd_rows(
     q,
     k,
@@ -514,6 +573,7 @@ def fox_bwd_rows(
     lse_log2,
     delta,
     d_q,
+    log_f_sum_k_to_end,
     s_q_b,
     s_q_t,
     s_q_h,
@@ -555,8 +615,12 @@ def fox_bwd_rows(
     s_d_q_t,
     s_d_q_h,
     s_d_q_d,
+    s_log_f_sum_k_to_end_b,
+    s_log_f_sum_k_to_end_t,
+    s_log_f_sum_k_to_end_h,
     T_q,
     T_k,
+    shift,
     H,
     G,
     NM,
@@ -576,8 +640,6 @@ def fox_bwd_rows(
     o_d0 = tl.arange(0, BD0)
     o_v = tl.arange(0, BV)
     i_kv = i_h // G
-    # query r stands at r + shift
-    shift = T_k - T_q
     i_r = i_m * BM
     o_m = i_r + tl.arange(0, BM)
     p_m = o_m + shift
@@ -636,7 +698,7 @@ def fox_bwd_rows(
     p_first = i_r + shift
     stop = tl.minimum(p_first + BM, T_k)
     full_stop = tl.where(
-        i_r + BM <= T_q, floor_div(tl.maximum(tl.minimum(p_first + 1, stop), 0), BN) * BN, 0
+        i_r + BM <= T_q, tl.maximum(tl.minimum(p_first + 1, stop), 0) // BN * BN, 0
     )
     scale_log2 = scale * 1.4426950408889634
     # tiles that every row sees whole
@@ -649,6 +711,32 @@ def fox_bwd_rows(
             mask=o_v[None, :] < DV,
             other=0.0,
         )
+        p_log_f_sum_k_to_end = (
+            log_f_sum_k_to_end
+            + i_b * s_log_f_sum_k_to_end_b
+            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_to_end_t
+            + i_h * s_log_f_sum_k_to_end_h
+        )
+        # [BN]
+        b_log_f_sum_k_to_end = tl.load(
+            p_log_f_sum_k_to_end + tl.arange(0, BN) * s_log_f_sum_k_to_end_t
+        )
+        end_log_f_sum_k = tl.load(
+            log_f_sum_k
+            + i_b * s_log_f_sum_k_b
+            + tl.cast(i_c + BN - 1, tl.int64) * s_log_f_sum_k_t
+            + i_h * s_log_f_sum_k_h,
+        )
+        end_log_f_sum_k_low = tl.load(
+            log_f_sum_k_low
+            + i_b * s_log_f_sum_k_low_b
+            + tl.cast(i_c + BN - 1, tl.int64) * s_log_f_sum_k_low_t
+            + i_h * s_log_f_sum_k_low_h,
+        )
+        log_f_sum_k_to_anchor = end_log_f_sum_k - anchor_log_f_sum_q + end_log_f_sum_k_low
+        log_f_sum_k_from_end = log_f_sum_k_to_anchor * -1.4426950408889634
+        # [BM]
+        b_shift_near = b_shift - log_f_sum_k_from_end
         p_k = k + i_b * s_k_b + tl.cast(i_c, tl.int64) * s_k_t + i_kv * s_k_h
         # [BN, BD0]
         b_k = tl.load(
@@ -658,31 +746,13 @@ def fox_bwd_rows(
         )
         # [BM, BN]
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
-        p_log_f_sum_k = (
-            log_f_sum_k
-            + i_b * s_log_f_sum_k_b
-            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_t
-            + i_h * s_log_f_sum_k_h
-        )
-        # [BN]
-        b_log_f_sum_k = tl.load(p_log_f_sum_k + tl.arange(0, BN) * s_log_f_sum_k_t)
-        p_log_f_sum_k_low = (
-            log_f_sum_k_low
-            + i_b * s_log_f_sum_k_low_b
-            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_low_t
-            + i_h * s_log_f_sum_k_low_h
-        )
-        b_log_f_sum_k_low = tl.load(p_log_f_sum_k_low + tl.arange(0, BN) * s_log_f_sum_k_low_t)
-        b_log_f_sum_k_apart = b_log_f_sum_k - anchor_log_f_sum_q + b_log_f_sum_k_low
-        b_log_f_sum_k_log2 = b_log_f_sum_k_apart * 1.4426950408889634
-        # [BM, BN]
-        b_p = tl.exp2(b_s * scale_log2 - b_log_f_sum_k_log2[None, :] - b_shift[:, None])
+        b_p = tl.exp2(b_s * scale_log2 + b_log_f_sum_k_to_end[None, :] - b_shift_near[:, None])
         b_g = tl.dot(b_do, tl.trans(b_v), input_precision="ieee")
         b_ds = b_p * (b_g - b_delta[:, None])
         # [BM, BD0]
         b_d_q = tl.dot(b_ds.to(v.dtype.element_ty), b_k, b_d_q, input_precision="ieee")
     # edge tiles: pairs are masked
-    for i_c in range(full_stop, stop, BN):
+    for i_c in tl.range(full_stop, stop, BN, num_stages=1):
         o_n = i_c + tl.arange(0, BN)
         p_v = v + i_b * s_v_b + tl.cast(i_c, tl.int64) * s_v_t + i_kv * s_v_h
         # [BN, BV]
@@ -748,29 +818,7 @@ def fox_bwd_rows(
     )
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_log_f_sum_q_b",
-        "s_log_f_sum_q_h",
-        "s_log_f_sum_k_b",
-        "s_log_f_sum_k_h",
-        "s_log_f_sum_q_low_b",
-        "s_log_f_sum_q_low_h",
-        "s_log_f_sum_k_low_b",
-        "s_log_f_sum_k_low_h",
-        "s_log_f_sum_q_anchor_b",
-        "s_log_f_sum_q_anchor_h",
-        "s_lse_log2_b",
-        "s_lse_log2_h",
-        "s_delta_b",
-        "s_delta_h",
-        "s_d_log_f_sum_k_b",
-        "s_d_log_f_sum_k_h",
-        "T_q",
-        "T_k",
-        "NN",
-    ]
-)
+@triton.jit(do_not_specialize=["s_d_log_f_sum_k_b", "s_d_log_f_sum_k_h", "T_q", "T_k", "NN"])
 def fox_bwd_columns(
     q,
     k,
@@ -786,6 +834,7 @@ def fox_bwd_columns(
     dv,
     d_k,
     d_log_f_sum_k,
+    lse_log2_near,
     s_q_b,
     s_q_t,
     s_q_h,
@@ -834,8 +883,12 @@ def fox_bwd_columns(
     s_d_log_f_sum_k_b,
     s_d_log_f_sum_k_t,
     s_d_log_f_sum_k_h,
+    s_lse_log2_near_b,
+    s_lse_log2_near_t,
+    s_lse_log2_near_h,
     T_q,
     T_k,
+    shift,
     H,
     G,
     NN,
@@ -854,8 +907,6 @@ def fox_bwd_columns(
     i_b = (i_p // (NN * (H // G))).to(tl.int64)
     o_d0 = tl.arange(0, BD0)
     o_v = tl.arange(0, BV)
-    # query r stands at r + shift
-    shift = T_k - T_q
     i_c = i_n * BN
     o_n = i_c + tl.arange(0, BN)
 
@@ -877,7 +928,7 @@ def fox_bwd_columns(
     # [BN, BD0]
     b_d_k = tl.zeros([BN, BD0], tl.float32)
 
-    start = tl.maximum(i_c - shift, 0)
+    start = floor_div(tl.maximum(i_c - shift, 0), BM) * BM
     full = start + tl.cdiv(tl.maximum(tl.maximum(i_c + BN - 1 - shift, 0), start) - start, BM) * BM
     full_stop = tl.where(
         i_c + BN <= T_k, full + floor_div(tl.maximum(T_q, full) - full, BM) * BM, full
@@ -975,11 +1026,10 @@ def fox_bwd_columns(
                 ),
                 0.0,
             )
-            # [BN, BV]
-            b_dv = tl.dot(b_p.to(v.dtype.element_ty), b_do, b_dv, input_precision="ieee")
-            # [BN, BM]
             b_g = tl.dot(b_v, tl.trans(b_do), input_precision="ieee")
             b_ds = tl.where(b_visible, b_p * (b_g - b_delta[None, :]), 0.0)
+            # [BN, BV]
+            b_dv = tl.dot(b_p.to(v.dtype.element_ty), b_do, b_dv, input_precision="ieee")
             # [BN, BD0]
             b_d_k = tl.dot(b_ds.to(v.dtype.element_ty), b_q, b_d_k, input_precision="ieee")
             # [BN]
@@ -994,36 +1044,20 @@ def fox_bwd_columns(
                 mask=o_v[None, :] < DV,
                 other=0.0,
             )
-            p_lse = (
-                lse_log2
-                + i_b * s_lse_log2_b
-                + tl.cast(i_r, tl.int64) * s_lse_log2_t
-                + i_h * s_lse_log2_h
-            )
-            # [BM]
-            b_lse = tl.load(p_lse + tl.arange(0, BM) * s_lse_log2_t)
             anchor_log_f_sum_q = tl.load(
                 log_f_sum_q_anchor
                 + i_b * s_log_f_sum_q_anchor_b
                 + tl.cast(i_r, tl.int64) * s_log_f_sum_q_anchor_t
                 + i_h * s_log_f_sum_q_anchor_h,
             )
-            p_log_f_sum_q = (
-                log_f_sum_q
-                + i_b * s_log_f_sum_q_b
-                + tl.cast(i_r, tl.int64) * s_log_f_sum_q_t
-                + i_h * s_log_f_sum_q_h
+            p_lse_near = (
+                lse_log2_near
+                + i_b * s_lse_log2_near_b
+                + tl.cast(i_r, tl.int64) * s_lse_log2_near_t
+                + i_h * s_lse_log2_near_h
             )
-            b_log_f_sum_q = tl.load(p_log_f_sum_q + tl.arange(0, BM) * s_log_f_sum_q_t)
-            p_log_f_sum_q_low = (
-                log_f_sum_q_low
-                + i_b * s_log_f_sum_q_low_b
-                + tl.cast(i_r, tl.int64) * s_log_f_sum_q_low_t
-                + i_h * s_log_f_sum_q_low_h
-            )
-            b_log_f_sum_q_low = tl.load(p_log_f_sum_q_low + tl.arange(0, BM) * s_log_f_sum_q_low_t)
-            b_log_f_sum_q_apart = b_log_f_sum_q - anchor_log_f_sum_q + b_log_f_sum_q_low
-            b_shift = b_lse - b_log_f_sum_q_apart * 1.4426950408889634
+            # [BM]
+            b_lse_near = tl.load(p_lse_near + tl.arange(0, BM) * s_lse_log2_near_t)
             p_delta = delta + i_b * s_delta_b + tl.cast(i_r, tl.int64) * s_delta_t + i_h * s_delta_h
             b_delta = tl.load(p_delta + tl.arange(0, BM) * s_delta_t)
             p_q = q + i_b * s_q_b + tl.cast(i_r, tl.int64) * s_q_t + i_h * s_q_h
@@ -1039,12 +1073,11 @@ def fox_bwd_columns(
             b_log_f_sum_k_apart = b_log_f_sum_k - anchor_log_f_sum_q + b_log_f_sum_k_low
             b_log_f_sum_k_log2 = b_log_f_sum_k_apart * 1.4426950408889634
             # [BN, BM]
-            b_p = tl.exp2(b_s * scale_log2 - b_log_f_sum_k_log2[:, None] - b_shift[None, :])
-            # [BN, BV]
-            b_dv = tl.dot(b_p.to(v.dtype.element_ty), b_do, b_dv, input_precision="ieee")
-            # [BN, BM]
+            b_p = tl.exp2(b_s * scale_log2 - b_log_f_sum_k_log2[:, None] - b_lse_near[None, :])
             b_g = tl.dot(b_v, tl.trans(b_do), input_precision="ieee")
             b_ds = b_p * (b_g - b_delta[None, :])
+            # [BN, BV]
+            b_dv = tl.dot(b_p.to(v.dtype.element_ty), b_do, b_dv, input_precision="ieee")
             # [BN, BD0]
             b_d_k = tl.dot(b_ds.to(v.dtype.element_ty), b_q, b_d_k, input_precision="ieee")
             # [BN]
@@ -1074,19 +1107,7 @@ def fox_bwd_columns(
     )
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_cu_seqlens_q_b",
-        "s_cu_seqlens_k_b",
-        "s_log_f_sum_q_h",
-        "s_log_f_sum_k_h",
-        "s_log_f_sum_q_low_h",
-        "s_log_f_sum_k_low_h",
-        "s_log_f_sum_q_anchor_h",
-        "s_lse_h",
-        "NM",
-    ]
-)
+@triton.jit(do_not_specialize=["s_cu_seqlens_q_b", "s_cu_seqlens_k_b", "s_lse_h", "NM"])
 def fox_fwd_packed(
     cu_seqlens_q,
     cu_seqlens_k,
@@ -1252,7 +1273,7 @@ def fox_fwd_packed(
     b_log_f_sum_q_apart = b_log_f_sum_q - anchor_log_f_sum_q + b_log_f_sum_q_low
     b_m = b_m + b_log_f_sum_q_apart * 1.4426950408889634
     # edge tiles: pairs are masked
-    for i_c in range(full_stop, stop, BN):
+    for i_c in tl.range(full_stop, stop, BN, num_stages=1):
         o_n = i_c + tl.arange(0, BN)
         t_n = bos_k + o_n
         p_k = k + tl.cast(bos_k + i_c, tl.int64) * s_k_t + i_kv * s_k_h
@@ -1282,13 +1303,16 @@ def fox_fwd_packed(
         # [BM, BN]
         b_logit = tl.where(
             p_m[:, None] >= o_n[None, :],
-            b_s * scale_log2
-            + (
-                b_log_f_sum_q[:, None]
-                - b_log_f_sum_k[None, :]
-                + (b_log_f_sum_q_low[:, None] - b_log_f_sum_k_low[None, :])
-            )
-            * 1.4426950408889634,
+            tl.fma(
+                b_s,
+                scale_log2,
+                (
+                    b_log_f_sum_q[:, None]
+                    - b_log_f_sum_k[None, :]
+                    + (b_log_f_sum_q_low[:, None] - b_log_f_sum_k_low[None, :])
+                )
+                * 1.4426950408889634,
+            ),
             float("-inf"),
         )
         # [BM]
@@ -1334,20 +1358,7 @@ def fox_fwd_packed(
     )
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_cu_seqlens_q_b",
-        "s_cu_seqlens_k_b",
-        "s_log_f_sum_q_h",
-        "s_log_f_sum_k_h",
-        "s_log_f_sum_q_low_h",
-        "s_log_f_sum_k_low_h",
-        "s_log_f_sum_q_anchor_h",
-        "s_lse_log2_h",
-        "s_delta_h",
-        "NM",
-    ]
-)
+@triton.jit(do_not_specialize=["s_cu_seqlens_q_b", "s_cu_seqlens_k_b", "NM"])
 def fox_bwd_rows_packed(
     cu_seqlens_q,
     cu_seqlens_k,
@@ -1518,7 +1529,7 @@ def fox_bwd_rows_packed(
         # [BM, BD0]
         b_d_q = tl.dot(b_ds.to(v.dtype.element_ty), b_k, b_d_q, input_precision="ieee")
     # edge tiles: pairs are masked
-    for i_c in range(full_stop, stop, BN):
+    for i_c in tl.range(full_stop, stop, BN, num_stages=1):
         o_n = i_c + tl.arange(0, BN)
         t_n = bos_k + o_n
         p_v = v + tl.cast(bos_k + i_c, tl.int64) * s_v_t + i_kv * s_v_h
@@ -1581,21 +1592,7 @@ def fox_bwd_rows_packed(
     )
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_cu_seqlens_q_b",
-        "s_cu_seqlens_k_b",
-        "s_log_f_sum_q_h",
-        "s_log_f_sum_k_h",
-        "s_log_f_sum_q_low_h",
-        "s_log_f_sum_k_low_h",
-        "s_log_f_sum_q_anchor_h",
-        "s_lse_log2_h",
-        "s_delta_h",
-        "s_d_log_f_sum_k_h",
-        "NN",
-    ]
-)
+@triton.jit(do_not_specialize=["s_cu_seqlens_q_b", "s_cu_seqlens_k_b", "s_d_log_f_sum_k_h", "NN"])
 def fox_bwd_columns_packed(
     cu_seqlens_q,
     cu_seqlens_k,
@@ -1787,11 +1784,10 @@ def fox_bwd_columns_packed(
                 ),
                 0.0,
             )
-            # [BN, BV]
-            b_dv = tl.dot(b_p.to(v.dtype.element_ty), b_do, b_dv, input_precision="ieee")
-            # [BN, BM]
             b_g = tl.dot(b_v, tl.trans(b_do), input_precision="ieee")
             b_ds = tl.where(b_visible, b_p * (b_g - b_delta[None, :]), 0.0)
+            # [BN, BV]
+            b_dv = tl.dot(b_p.to(v.dtype.element_ty), b_do, b_dv, input_precision="ieee")
             # [BN, BD0]
             b_d_k = tl.dot(b_ds.to(v.dtype.element_ty), b_q, b_d_k, input_precision="ieee")
             # [BN]
@@ -1845,11 +1841,10 @@ def fox_bwd_columns_packed(
             b_log_f_sum_k_log2 = b_log_f_sum_k_apart * 1.4426950408889634
             # [BN, BM]
             b_p = tl.exp2(b_s * scale_log2 - b_log_f_sum_k_log2[:, None] - b_shift[None, :])
-            # [BN, BV]
-            b_dv = tl.dot(b_p.to(v.dtype.element_ty), b_do, b_dv, input_precision="ieee")
-            # [BN, BM]
             b_g = tl.dot(b_v, tl.trans(b_do), input_precision="ieee")
             b_ds = b_p * (b_g - b_delta[None, :])
+            # [BN, BV]
+            b_dv = tl.dot(b_p.to(v.dtype.element_ty), b_do, b_dv, input_precision="ieee")
             # [BN, BD0]
             b_d_k = tl.dot(b_ds.to(v.dtype.element_ty), b_q, b_d_k, input_precision="ieee")
             # [BN]
@@ -1878,17 +1873,7 @@ def fox_bwd_columns_packed(
     )
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_log_f_sum_q_anchor_b",
-        "s_log_f_sum_q_anchor_h",
-        "s_lse_b",
-        "s_lse_h",
-        "T_q",
-        "T_k",
-        "NM",
-    ]
-)
+@triton.jit(do_not_specialize=["s_lse_b", "s_lse_h", "T_q", "T_k", "NM"])
 def fox_fwd_tma(
     q,
     k,
@@ -1901,6 +1886,19 @@ def fox_fwd_tma(
     o,
     o_exact,
     lse,
+    log_f_sum_k_to_end,
+    s_log_f_sum_q_b,
+    s_log_f_sum_q_t,
+    s_log_f_sum_q_h,
+    s_log_f_sum_k_b,
+    s_log_f_sum_k_t,
+    s_log_f_sum_k_h,
+    s_log_f_sum_q_low_b,
+    s_log_f_sum_q_low_t,
+    s_log_f_sum_q_low_h,
+    s_log_f_sum_k_low_b,
+    s_log_f_sum_k_low_t,
+    s_log_f_sum_k_low_h,
     s_log_f_sum_q_anchor_b,
     s_log_f_sum_q_anchor_t,
     s_log_f_sum_q_anchor_h,
@@ -1915,8 +1913,12 @@ def fox_fwd_tma(
     s_lse_b,
     s_lse_t,
     s_lse_h,
+    s_log_f_sum_k_to_end_b,
+    s_log_f_sum_k_to_end_t,
+    s_log_f_sum_k_to_end_h,
     T_q,
     T_k,
+    shift,
     H,
     G,
     NM,
@@ -1935,8 +1937,6 @@ def fox_fwd_tma(
     i_b = (i_p // (NM * H)).to(tl.int64)
     o_v = tl.arange(0, BV)
     i_kv = i_h // G
-    # query r stands at r + shift
-    shift = T_k - T_q
     # long rows first
     i_r = (NM - 1 - i_m) * BM
     o_m = i_r + tl.arange(0, BM)
@@ -1944,9 +1944,15 @@ def fox_fwd_tma(
 
     # [BM, BD0]
     b_q = tl.reshape(q.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r, 0]), BM, BD0)
+    p_log_f_sum_q = (
+        log_f_sum_q
+        + i_b * s_log_f_sum_q_b
+        + tl.cast(i_r, tl.int64) * s_log_f_sum_q_t
+        + i_h * s_log_f_sum_q_h
+    )
     # [BM]
-    b_log_f_sum_q = tl.reshape(
-        log_f_sum_q.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
+    b_log_f_sum_q = tl.load(
+        p_log_f_sum_q + tl.arange(0, BM) * s_log_f_sum_q_t, mask=o_m < T_q, other=0.0
     )
     anchor_log_f_sum_q = tl.load(
         log_f_sum_q_anchor
@@ -1954,8 +1960,14 @@ def fox_fwd_tma(
         + tl.cast(i_r, tl.int64) * s_log_f_sum_q_anchor_t
         + i_h * s_log_f_sum_q_anchor_h,
     )
-    b_log_f_sum_q_low = tl.reshape(
-        log_f_sum_q_low.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
+    p_log_f_sum_q_low = (
+        log_f_sum_q_low
+        + i_b * s_log_f_sum_q_low_b
+        + tl.cast(i_r, tl.int64) * s_log_f_sum_q_low_t
+        + i_h * s_log_f_sum_q_low_h
+    )
+    b_log_f_sum_q_low = tl.load(
+        p_log_f_sum_q_low + tl.arange(0, BM) * s_log_f_sum_q_low_t, mask=o_m < T_q, other=0.0
     )
     # running maximum and sum
     b_m = tl.full([BM], float("-inf"), tl.float32)
@@ -1970,26 +1982,39 @@ def fox_fwd_tma(
     # tiles that every row sees whole
     for i_c in range(0, full_stop, BN):
         o_n = i_c + tl.arange(0, BN)
+        p_log_f_sum_k_to_end = (
+            log_f_sum_k_to_end
+            + i_b * s_log_f_sum_k_to_end_b
+            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_to_end_t
+            + i_h * s_log_f_sum_k_to_end_h
+        )
+        b_log_f_sum_k_to_end = tl.load(
+            p_log_f_sum_k_to_end + tl.arange(0, BN) * s_log_f_sum_k_to_end_t
+        )
+        end_log_f_sum_k = tl.load(
+            log_f_sum_k
+            + i_b * s_log_f_sum_k_b
+            + tl.cast(i_c + BN - 1, tl.int64) * s_log_f_sum_k_t
+            + i_h * s_log_f_sum_k_h,
+        )
+        end_log_f_sum_k_low = tl.load(
+            log_f_sum_k_low
+            + i_b * s_log_f_sum_k_low_b
+            + tl.cast(i_c + BN - 1, tl.int64) * s_log_f_sum_k_low_t
+            + i_h * s_log_f_sum_k_low_h,
+        )
+        log_f_sum_k_to_anchor = end_log_f_sum_k - anchor_log_f_sum_q + end_log_f_sum_k_low
+        log_f_sum_k_from_end = log_f_sum_k_to_anchor * -1.4426950408889634
         # [BN, BD0]
         b_k = tl.reshape(k.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), i_c, 0]), BN, BD0)
         # [BM, BN]
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
-        # [BN]
-        b_log_f_sum_k = tl.reshape(
-            log_f_sum_k.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_c]), BN
-        )
-        b_log_f_sum_k_low = tl.reshape(
-            log_f_sum_k_low.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_c]), BN
-        )
-        b_log_f_sum_k_apart = b_log_f_sum_k - anchor_log_f_sum_q + b_log_f_sum_k_low
-        b_log_f_sum_k_log2 = b_log_f_sum_k_apart * 1.4426950408889634
-        # [BM, BN]
-        b_logit = b_s * scale_log2 - b_log_f_sum_k_log2[None, :]
+        b_logit = tl.fma(b_s, scale_log2, b_log_f_sum_k_to_end[None, :])
         # [BM]
-        b_m_new = tl.maximum(b_m, tl.max(b_logit, axis=1))
+        b_m_new = tl.maximum(b_m, tl.max(b_logit, axis=1) + log_f_sum_k_from_end)
         b_base = tl.where(b_m_new == float("-inf"), 0.0, b_m_new)
         # [BM, BN]
-        b_p = tl.exp2(b_logit - b_base[:, None])
+        b_p = tl.exp2(b_logit - (b_base - log_f_sum_k_from_end)[:, None])
         # [BM]
         b_c = tl.exp2(b_m - b_base)
         b_l = b_l * b_c + tl.sum(b_p, axis=1)
@@ -2002,29 +2027,44 @@ def fox_fwd_tma(
     b_log_f_sum_q_apart = b_log_f_sum_q - anchor_log_f_sum_q + b_log_f_sum_q_low
     b_m = b_m + b_log_f_sum_q_apart * 1.4426950408889634
     # edge tiles: pairs are masked
-    for i_c in range(full_stop, stop, BN):
+    for i_c in tl.range(full_stop, stop, BN, num_stages=1):
         o_n = i_c + tl.arange(0, BN)
         # [BN, BD0]
         b_k = tl.reshape(k.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), i_c, 0]), BN, BD0)
         # [BM, BN]
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
-        # [BN]
-        b_log_f_sum_k = tl.reshape(
-            log_f_sum_k.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_c]), BN
+        p_log_f_sum_k = (
+            log_f_sum_k
+            + i_b * s_log_f_sum_k_b
+            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_t
+            + i_h * s_log_f_sum_k_h
         )
-        b_log_f_sum_k_low = tl.reshape(
-            log_f_sum_k_low.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_c]), BN
+        # [BN]
+        b_log_f_sum_k = tl.load(
+            p_log_f_sum_k + tl.arange(0, BN) * s_log_f_sum_k_t, mask=o_n < T_k, other=0.0
+        )
+        p_log_f_sum_k_low = (
+            log_f_sum_k_low
+            + i_b * s_log_f_sum_k_low_b
+            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_low_t
+            + i_h * s_log_f_sum_k_low_h
+        )
+        b_log_f_sum_k_low = tl.load(
+            p_log_f_sum_k_low + tl.arange(0, BN) * s_log_f_sum_k_low_t, mask=o_n < T_k, other=0.0
         )
         # [BM, BN]
         b_logit = tl.where(
             p_m[:, None] >= o_n[None, :],
-            b_s * scale_log2
-            + (
-                b_log_f_sum_q[:, None]
-                - b_log_f_sum_k[None, :]
-                + (b_log_f_sum_q_low[:, None] - b_log_f_sum_k_low[None, :])
-            )
-            * 1.4426950408889634,
+            tl.fma(
+                b_s,
+                scale_log2,
+                (
+                    b_log_f_sum_q[:, None]
+                    - b_log_f_sum_k[None, :]
+                    + (b_log_f_sum_q_low[:, None] - b_log_f_sum_k_low[None, :])
+                )
+                * 1.4426950408889634,
+            ),
             float("-inf"),
         )
         # [BM]
@@ -2067,15 +2107,7 @@ def fox_fwd_tma(
     )
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_log_f_sum_q_anchor_b",
-        "s_log_f_sum_q_anchor_h",
-        "T_q",
-        "T_k",
-        "NM",
-    ]
-)
+@triton.jit(do_not_specialize=["T_q", "T_k", "NM"])
 def fox_bwd_rows_tma(
     q,
     k,
@@ -2089,15 +2121,38 @@ def fox_bwd_rows_tma(
     lse_log2,
     delta,
     d_q,
+    log_f_sum_k_to_end,
+    s_log_f_sum_q_b,
+    s_log_f_sum_q_t,
+    s_log_f_sum_q_h,
+    s_log_f_sum_k_b,
+    s_log_f_sum_k_t,
+    s_log_f_sum_k_h,
+    s_log_f_sum_q_low_b,
+    s_log_f_sum_q_low_t,
+    s_log_f_sum_q_low_h,
+    s_log_f_sum_k_low_b,
+    s_log_f_sum_k_low_t,
+    s_log_f_sum_k_low_h,
     s_log_f_sum_q_anchor_b,
     s_log_f_sum_q_anchor_t,
     s_log_f_sum_q_anchor_h,
+    s_lse_log2_b,
+    s_lse_log2_t,
+    s_lse_log2_h,
+    s_delta_b,
+    s_delta_t,
+    s_delta_h,
     s_d_q_b,
     s_d_q_t,
     s_d_q_h,
     s_d_q_d,
+    s_log_f_sum_k_to_end_b,
+    s_log_f_sum_k_to_end_t,
+    s_log_f_sum_k_to_end_h,
     T_q,
     T_k,
+    shift,
     H,
     G,
     NM,
@@ -2116,17 +2171,21 @@ def fox_bwd_rows_tma(
     i_b = (i_p // (NM * H)).to(tl.int64)
     o_d0 = tl.arange(0, BD0)
     i_kv = i_h // G
-    # query r stands at r + shift
-    shift = T_k - T_q
     i_r = i_m * BM
     o_m = i_r + tl.arange(0, BM)
     p_m = o_m + shift
 
     # [BM, BD0]
     b_q = tl.reshape(q.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r, 0]), BM, BD0)
+    p_log_f_sum_q = (
+        log_f_sum_q
+        + i_b * s_log_f_sum_q_b
+        + tl.cast(i_r, tl.int64) * s_log_f_sum_q_t
+        + i_h * s_log_f_sum_q_h
+    )
     # [BM]
-    b_log_f_sum_q = tl.reshape(
-        log_f_sum_q.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
+    b_log_f_sum_q = tl.load(
+        p_log_f_sum_q + tl.arange(0, BM) * s_log_f_sum_q_t, mask=o_m < T_q, other=0.0
     )
     anchor_log_f_sum_q = tl.load(
         log_f_sum_q_anchor
@@ -2134,27 +2193,33 @@ def fox_bwd_rows_tma(
         + tl.cast(i_r, tl.int64) * s_log_f_sum_q_anchor_t
         + i_h * s_log_f_sum_q_anchor_h,
     )
-    b_log_f_sum_q_low = tl.reshape(
-        log_f_sum_q_low.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
+    p_log_f_sum_q_low = (
+        log_f_sum_q_low
+        + i_b * s_log_f_sum_q_low_b
+        + tl.cast(i_r, tl.int64) * s_log_f_sum_q_low_t
+        + i_h * s_log_f_sum_q_low_h
+    )
+    b_log_f_sum_q_low = tl.load(
+        p_log_f_sum_q_low + tl.arange(0, BM) * s_log_f_sum_q_low_t, mask=o_m < T_q, other=0.0
     )
     # [BM, BV]
     b_do = tl.reshape(do.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r, 0]), BM, BV)
-    # [BM]
-    b_lse = tl.where(
-        o_m < T_q,
-        tl.reshape(lse_log2.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM),
-        float("inf"),
+    p_lse = (
+        lse_log2 + i_b * s_lse_log2_b + tl.cast(i_r, tl.int64) * s_lse_log2_t + i_h * s_lse_log2_h
     )
+    # [BM]
+    b_lse = tl.load(p_lse + tl.arange(0, BM) * s_lse_log2_t, mask=o_m < T_q, other=float("inf"))
     b_log_f_sum_q_apart = b_log_f_sum_q - anchor_log_f_sum_q + b_log_f_sum_q_low
     b_shift = b_lse - b_log_f_sum_q_apart * 1.4426950408889634
-    b_delta = tl.reshape(delta.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM)
+    p_delta = delta + i_b * s_delta_b + tl.cast(i_r, tl.int64) * s_delta_t + i_h * s_delta_h
+    b_delta = tl.load(p_delta + tl.arange(0, BM) * s_delta_t, mask=o_m < T_q, other=0.0)
     # [BM, BD0]
     b_d_q = tl.zeros([BM, BD0], tl.float32)
 
     p_first = i_r + shift
     stop = tl.minimum(p_first + BM, T_k)
     full_stop = tl.where(
-        i_r + BM <= T_q, floor_div(tl.maximum(tl.minimum(p_first + 1, stop), 0), BN) * BN, 0
+        i_r + BM <= T_q, tl.maximum(tl.minimum(p_first + 1, stop), 0) // BN * BN, 0
     )
     scale_log2 = scale * 1.4426950408889634
     # tiles that every row sees whole
@@ -2162,27 +2227,43 @@ def fox_bwd_rows_tma(
         o_n = i_c + tl.arange(0, BN)
         # [BN, BV]
         b_v = tl.reshape(v.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), i_c, 0]), BN, BV)
+        p_log_f_sum_k_to_end = (
+            log_f_sum_k_to_end
+            + i_b * s_log_f_sum_k_to_end_b
+            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_to_end_t
+            + i_h * s_log_f_sum_k_to_end_h
+        )
+        # [BN]
+        b_log_f_sum_k_to_end = tl.load(
+            p_log_f_sum_k_to_end + tl.arange(0, BN) * s_log_f_sum_k_to_end_t
+        )
+        end_log_f_sum_k = tl.load(
+            log_f_sum_k
+            + i_b * s_log_f_sum_k_b
+            + tl.cast(i_c + BN - 1, tl.int64) * s_log_f_sum_k_t
+            + i_h * s_log_f_sum_k_h,
+        )
+        end_log_f_sum_k_low = tl.load(
+            log_f_sum_k_low
+            + i_b * s_log_f_sum_k_low_b
+            + tl.cast(i_c + BN - 1, tl.int64) * s_log_f_sum_k_low_t
+            + i_h * s_log_f_sum_k_low_h,
+        )
+        log_f_sum_k_to_anchor = end_log_f_sum_k - anchor_log_f_sum_q + end_log_f_sum_k_low
+        log_f_sum_k_from_end = log_f_sum_k_to_anchor * -1.4426950408889634
+        # [BM]
+        b_shift_near = b_shift - log_f_sum_k_from_end
         # [BN, BD0]
         b_k = tl.reshape(k.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), i_c, 0]), BN, BD0)
         # [BM, BN]
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
-        # [BN]
-        b_log_f_sum_k = tl.reshape(
-            log_f_sum_k.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_c]), BN
-        )
-        b_log_f_sum_k_low = tl.reshape(
-            log_f_sum_k_low.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_c]), BN
-        )
-        b_log_f_sum_k_apart = b_log_f_sum_k - anchor_log_f_sum_q + b_log_f_sum_k_low
-        b_log_f_sum_k_log2 = b_log_f_sum_k_apart * 1.4426950408889634
-        # [BM, BN]
-        b_p = tl.exp2(b_s * scale_log2 - b_log_f_sum_k_log2[None, :] - b_shift[:, None])
+        b_p = tl.exp2(b_s * scale_log2 + b_log_f_sum_k_to_end[None, :] - b_shift_near[:, None])
         b_g = tl.dot(b_do, tl.trans(b_v), input_precision="ieee")
         b_ds = b_p * (b_g - b_delta[:, None])
         # [BM, BD0]
         b_d_q = tl.dot(b_ds.to(v.dtype), b_k, b_d_q, input_precision="ieee")
     # edge tiles: pairs are masked
-    for i_c in range(full_stop, stop, BN):
+    for i_c in tl.range(full_stop, stop, BN, num_stages=1):
         o_n = i_c + tl.arange(0, BN)
         # [BN, BV]
         b_v = tl.reshape(v.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), i_c, 0]), BN, BV)
@@ -2192,12 +2273,24 @@ def fox_bwd_rows_tma(
         b_k = tl.reshape(k.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), i_c, 0]), BN, BD0)
         # [BM, BN]
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
-        # [BN]
-        b_log_f_sum_k = tl.reshape(
-            log_f_sum_k.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_c]), BN
+        p_log_f_sum_k = (
+            log_f_sum_k
+            + i_b * s_log_f_sum_k_b
+            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_t
+            + i_h * s_log_f_sum_k_h
         )
-        b_log_f_sum_k_low = tl.reshape(
-            log_f_sum_k_low.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_c]), BN
+        # [BN]
+        b_log_f_sum_k = tl.load(
+            p_log_f_sum_k + tl.arange(0, BN) * s_log_f_sum_k_t, mask=o_n < T_k, other=0.0
+        )
+        p_log_f_sum_k_low = (
+            log_f_sum_k_low
+            + i_b * s_log_f_sum_k_low_b
+            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_low_t
+            + i_h * s_log_f_sum_k_low_h
+        )
+        b_log_f_sum_k_low = tl.load(
+            p_log_f_sum_k_low + tl.arange(0, BN) * s_log_f_sum_k_low_t, mask=o_n < T_k, other=0.0
         )
         # [BM, BN]
         b_p = tl.where(
@@ -2226,17 +2319,7 @@ def fox_bwd_rows_tma(
     )
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_log_f_sum_q_anchor_b",
-        "s_log_f_sum_q_anchor_h",
-        "s_d_log_f_sum_k_b",
-        "s_d_log_f_sum_k_h",
-        "T_q",
-        "T_k",
-        "NN",
-    ]
-)
+@triton.jit(do_not_specialize=["s_d_log_f_sum_k_b", "s_d_log_f_sum_k_h", "T_q", "T_k", "NN"])
 def fox_bwd_columns_tma(
     q,
     k,
@@ -2252,9 +2335,28 @@ def fox_bwd_columns_tma(
     dv,
     d_k,
     d_log_f_sum_k,
+    lse_log2_near,
+    s_log_f_sum_q_b,
+    s_log_f_sum_q_t,
+    s_log_f_sum_q_h,
+    s_log_f_sum_k_b,
+    s_log_f_sum_k_t,
+    s_log_f_sum_k_h,
+    s_log_f_sum_q_low_b,
+    s_log_f_sum_q_low_t,
+    s_log_f_sum_q_low_h,
+    s_log_f_sum_k_low_b,
+    s_log_f_sum_k_low_t,
+    s_log_f_sum_k_low_h,
     s_log_f_sum_q_anchor_b,
     s_log_f_sum_q_anchor_t,
     s_log_f_sum_q_anchor_h,
+    s_lse_log2_b,
+    s_lse_log2_t,
+    s_lse_log2_h,
+    s_delta_b,
+    s_delta_t,
+    s_delta_h,
     s_dv_b,
     s_dv_t,
     s_dv_h,
@@ -2266,8 +2368,12 @@ def fox_bwd_columns_tma(
     s_d_log_f_sum_k_b,
     s_d_log_f_sum_k_t,
     s_d_log_f_sum_k_h,
+    s_lse_log2_near_b,
+    s_lse_log2_near_t,
+    s_lse_log2_near_h,
     T_q,
     T_k,
+    shift,
     H,
     G,
     NN,
@@ -2286,8 +2392,6 @@ def fox_bwd_columns_tma(
     i_b = (i_p // (NN * (H // G))).to(tl.int64)
     o_v = tl.arange(0, BV)
     o_d0 = tl.arange(0, BD0)
-    # query r stands at r + shift
-    shift = T_k - T_q
     i_c = i_n * BN
     o_n = i_c + tl.arange(0, BN)
 
@@ -2299,7 +2403,7 @@ def fox_bwd_columns_tma(
     # [BN, BD0]
     b_d_k = tl.zeros([BN, BD0], tl.float32)
 
-    start = tl.maximum(i_c - shift, 0)
+    start = floor_div(tl.maximum(i_c - shift, 0), BM) * BM
     full = start + tl.cdiv(tl.maximum(tl.maximum(i_c + BN - 1 - shift, 0), start) - start, BM) * BM
     full_stop = tl.where(
         i_c + BN <= T_k, full + floor_div(tl.maximum(T_q, full) - full, BM) * BM, full
@@ -2308,12 +2412,24 @@ def fox_bwd_columns_tma(
     scale_log2 = scale * 1.4426950408889634
     # every query head of the group adds to the gradients of its key head
     for i_h in range(i_kv * G, i_kv * G + G):
-        # [BN]
-        b_log_f_sum_k = tl.reshape(
-            log_f_sum_k.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_c]), BN
+        p_log_f_sum_k = (
+            log_f_sum_k
+            + i_b * s_log_f_sum_k_b
+            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_t
+            + i_h * s_log_f_sum_k_h
         )
-        b_log_f_sum_k_low = tl.reshape(
-            log_f_sum_k_low.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_c]), BN
+        # [BN]
+        b_log_f_sum_k = tl.load(
+            p_log_f_sum_k + tl.arange(0, BN) * s_log_f_sum_k_t, mask=o_n < T_k, other=0.0
+        )
+        p_log_f_sum_k_low = (
+            log_f_sum_k_low
+            + i_b * s_log_f_sum_k_low_b
+            + tl.cast(i_c, tl.int64) * s_log_f_sum_k_low_t
+            + i_h * s_log_f_sum_k_low_h
+        )
+        b_log_f_sum_k_low = tl.load(
+            p_log_f_sum_k_low + tl.arange(0, BN) * s_log_f_sum_k_low_t, mask=o_n < T_k, other=0.0
         )
         b_d_log_f_sum_k = tl.zeros([BN], tl.float32)
         # edge tiles: pairs are masked
@@ -2325,23 +2441,38 @@ def fox_bwd_columns_tma(
             b_do = tl.reshape(
                 do.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r, 0]), BM, BV
             )
+            p_lse = (
+                lse_log2
+                + i_b * s_lse_log2_b
+                + tl.cast(i_r, tl.int64) * s_lse_log2_t
+                + i_h * s_lse_log2_h
+            )
             # [BM]
-            b_lse = tl.where(
-                o_m < T_q,
-                tl.reshape(
-                    lse_log2.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
-                ),
-                float("inf"),
+            b_lse = tl.load(
+                p_lse + tl.arange(0, BM) * s_lse_log2_t, mask=o_m < T_q, other=float("inf")
             )
-            b_log_f_sum_q = tl.reshape(
-                log_f_sum_q.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
+            p_log_f_sum_q = (
+                log_f_sum_q
+                + i_b * s_log_f_sum_q_b
+                + tl.cast(i_r, tl.int64) * s_log_f_sum_q_t
+                + i_h * s_log_f_sum_q_h
             )
-            b_log_f_sum_q_low = tl.reshape(
-                log_f_sum_q_low.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
+            b_log_f_sum_q = tl.load(
+                p_log_f_sum_q + tl.arange(0, BM) * s_log_f_sum_q_t, mask=o_m < T_q, other=0.0
             )
-            b_delta = tl.reshape(
-                delta.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
+            p_log_f_sum_q_low = (
+                log_f_sum_q_low
+                + i_b * s_log_f_sum_q_low_b
+                + tl.cast(i_r, tl.int64) * s_log_f_sum_q_low_t
+                + i_h * s_log_f_sum_q_low_h
             )
+            b_log_f_sum_q_low = tl.load(
+                p_log_f_sum_q_low + tl.arange(0, BM) * s_log_f_sum_q_low_t,
+                mask=o_m < T_q,
+                other=0.0,
+            )
+            p_delta = delta + i_b * s_delta_b + tl.cast(i_r, tl.int64) * s_delta_t + i_h * s_delta_h
+            b_delta = tl.load(p_delta + tl.arange(0, BM) * s_delta_t, mask=o_m < T_q, other=0.0)
             # [BN, BM]
             b_visible = (p_m[None, :] >= o_n[:, None]) & (o_m < T_q)[None, :]
             # [BM, BD0]
@@ -2364,11 +2495,10 @@ def fox_bwd_columns_tma(
                 ),
                 0.0,
             )
-            # [BN, BV]
-            b_dv = tl.dot(b_p.to(v.dtype), b_do, b_dv, input_precision="ieee")
-            # [BN, BM]
             b_g = tl.dot(b_v, tl.trans(b_do), input_precision="ieee")
             b_ds = tl.where(b_visible, b_p * (b_g - b_delta[None, :]), 0.0)
+            # [BN, BV]
+            b_dv = tl.dot(b_p.to(v.dtype), b_do, b_dv, input_precision="ieee")
             # [BN, BD0]
             b_d_k = tl.dot(b_ds.to(v.dtype), b_q, b_d_k, input_precision="ieee")
             # [BN]
@@ -2380,27 +2510,22 @@ def fox_bwd_columns_tma(
             b_do = tl.reshape(
                 do.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r, 0]), BM, BV
             )
-            # [BM]
-            b_lse = tl.reshape(
-                lse_log2.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
-            )
             anchor_log_f_sum_q = tl.load(
                 log_f_sum_q_anchor
                 + i_b * s_log_f_sum_q_anchor_b
                 + tl.cast(i_r, tl.int64) * s_log_f_sum_q_anchor_t
                 + i_h * s_log_f_sum_q_anchor_h,
             )
-            b_log_f_sum_q = tl.reshape(
-                log_f_sum_q.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
+            p_lse_near = (
+                lse_log2_near
+                + i_b * s_lse_log2_near_b
+                + tl.cast(i_r, tl.int64) * s_lse_log2_near_t
+                + i_h * s_lse_log2_near_h
             )
-            b_log_f_sum_q_low = tl.reshape(
-                log_f_sum_q_low.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
-            )
-            b_log_f_sum_q_apart = b_log_f_sum_q - anchor_log_f_sum_q + b_log_f_sum_q_low
-            b_shift = b_lse - b_log_f_sum_q_apart * 1.4426950408889634
-            b_delta = tl.reshape(
-                delta.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
-            )
+            # [BM]
+            b_lse_near = tl.load(p_lse_near + tl.arange(0, BM) * s_lse_log2_near_t)
+            p_delta = delta + i_b * s_delta_b + tl.cast(i_r, tl.int64) * s_delta_t + i_h * s_delta_h
+            b_delta = tl.load(p_delta + tl.arange(0, BM) * s_delta_t)
             # [BM, BD0]
             b_q = tl.reshape(
                 q.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r, 0]), BM, BD0
@@ -2411,12 +2536,11 @@ def fox_bwd_columns_tma(
             b_log_f_sum_k_apart = b_log_f_sum_k - anchor_log_f_sum_q + b_log_f_sum_k_low
             b_log_f_sum_k_log2 = b_log_f_sum_k_apart * 1.4426950408889634
             # [BN, BM]
-            b_p = tl.exp2(b_s * scale_log2 - b_log_f_sum_k_log2[:, None] - b_shift[None, :])
-            # [BN, BV]
-            b_dv = tl.dot(b_p.to(v.dtype), b_do, b_dv, input_precision="ieee")
-            # [BN, BM]
+            b_p = tl.exp2(b_s * scale_log2 - b_log_f_sum_k_log2[:, None] - b_lse_near[None, :])
             b_g = tl.dot(b_v, tl.trans(b_do), input_precision="ieee")
             b_ds = b_p * (b_g - b_delta[None, :])
+            # [BN, BV]
+            b_dv = tl.dot(b_p.to(v.dtype), b_do, b_dv, input_precision="ieee")
             # [BN, BD0]
             b_d_k = tl.dot(b_ds.to(v.dtype), b_q, b_d_k, input_precision="ieee")
             # [BN]
@@ -2511,29 +2635,38 @@ def launch_fox_fwd(
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
                     num_stages=2,
+                    enable_fp_fusion=False,
                 )
-    elif has_descriptors(q, log_f_sum_q, log_f_sum_q_low, k, log_f_sum_k, log_f_sum_k_low, v):
+    elif has_descriptors(q, k, v):
         grid = triton.cdiv(call.longest_q, 64) * call.H * call.sequences
         if grid:
+            log_f_sum_k_to_end = until_tile_end(log_f_sum_k, log_f_sum_k_low, 128)
             with device_of(v):
                 fox_fwd_tma[(grid,)](
                     described(q, 64, padded_width(q.shape[-1])),
                     described(k, 128, padded_width(q.shape[-1])),
-                    described(log_f_sum_q, 64),
-                    described(log_f_sum_k, 128),
-                    described(log_f_sum_q_low, 64),
-                    described(log_f_sum_k_low, 128),
+                    log_f_sum_q,
+                    log_f_sum_k,
+                    log_f_sum_q_low,
+                    log_f_sum_k_low,
                     log_f_sum_q_anchor,
                     described(v, 128, padded_width(v.shape[-1])),
                     o,
                     o_exact,
                     lse,
+                    log_f_sum_k_to_end,
+                    *log_f_sum_q.stride(),
+                    *log_f_sum_k.stride(),
+                    *log_f_sum_q_low.stride(),
+                    *log_f_sum_k_low.stride(),
                     *log_f_sum_q_anchor.stride(),
                     *o.stride(),
                     *o_exact.stride(),
                     *lse.stride(),
+                    *log_f_sum_k_to_end.stride(),
                     call.T_q,
                     call.T_k,
+                    call.T_k - call.T_q,
                     call.H,
                     call.H // call.KV,
                     triton.cdiv(call.longest_q, 64),
@@ -2546,10 +2679,12 @@ def launch_fox_fwd(
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
                     num_stages=2,
+                    enable_fp_fusion=False,
                 )
     else:
         grid = triton.cdiv(call.longest_q, 64) * call.H * call.sequences
         if grid:
+            log_f_sum_k_to_end = until_tile_end(log_f_sum_k, log_f_sum_k_low, 128)
             with device_of(v):
                 fox_fwd[(grid,)](
                     q,
@@ -2563,6 +2698,7 @@ def launch_fox_fwd(
                     o,
                     o_exact,
                     lse,
+                    log_f_sum_k_to_end,
                     *q.stride(),
                     *k.stride(),
                     *log_f_sum_q.stride(),
@@ -2574,8 +2710,10 @@ def launch_fox_fwd(
                     *o.stride(),
                     *o_exact.stride(),
                     *lse.stride(),
+                    *log_f_sum_k_to_end.stride(),
                     call.T_q,
                     call.T_k,
+                    call.T_k - call.T_q,
                     call.H,
                     call.H // call.KV,
                     triton.cdiv(call.longest_q, 64),
@@ -2588,6 +2726,7 @@ def launch_fox_fwd(
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
                     num_stages=2,
+                    enable_fp_fusion=False,
                 )
     return o, o_exact, lse
 
@@ -2655,29 +2794,37 @@ def launch_fox_bwd_rows(
                     num_warps=4,
                     num_stages=3,
                 )
-    elif has_descriptors(
-        q, log_f_sum_q, log_f_sum_q_low, do, lse_log2, delta, v, k, log_f_sum_k, log_f_sum_k_low
-    ):
+    elif has_descriptors(q, do, v, k):
         grid = triton.cdiv(call.longest_q, 64) * call.H * call.sequences
         if grid:
+            log_f_sum_k_to_end = until_tile_end(log_f_sum_k, log_f_sum_k_low, 64)
             with device_of(v):
                 fox_bwd_rows_tma[(grid,)](
                     described(q, 64, padded_width(q.shape[-1])),
                     described(k, 64, padded_width(q.shape[-1])),
-                    described(log_f_sum_q, 64),
-                    described(log_f_sum_k, 64),
-                    described(log_f_sum_q_low, 64),
-                    described(log_f_sum_k_low, 64),
+                    log_f_sum_q,
+                    log_f_sum_k,
+                    log_f_sum_q_low,
+                    log_f_sum_k_low,
                     log_f_sum_q_anchor,
                     described(v, 64, padded_width(v.shape[-1])),
                     described(do, 64, padded_width(v.shape[-1])),
-                    described(lse_log2, 64),
-                    described(delta, 64),
+                    lse_log2,
+                    delta,
                     d_q,
+                    log_f_sum_k_to_end,
+                    *log_f_sum_q.stride(),
+                    *log_f_sum_k.stride(),
+                    *log_f_sum_q_low.stride(),
+                    *log_f_sum_k_low.stride(),
                     *log_f_sum_q_anchor.stride(),
+                    *lse_log2.stride(),
+                    *delta.stride(),
                     *d_q.stride(),
+                    *log_f_sum_k_to_end.stride(),
                     call.T_q,
                     call.T_k,
+                    call.T_k - call.T_q,
                     call.H,
                     call.H // call.KV,
                     triton.cdiv(call.longest_q, 64),
@@ -2694,6 +2841,7 @@ def launch_fox_bwd_rows(
     else:
         grid = triton.cdiv(call.longest_q, 64) * call.H * call.sequences
         if grid:
+            log_f_sum_k_to_end = until_tile_end(log_f_sum_k, log_f_sum_k_low, 64)
             with device_of(v):
                 fox_bwd_rows[(grid,)](
                     q,
@@ -2708,6 +2856,7 @@ def launch_fox_bwd_rows(
                     lse_log2,
                     delta,
                     d_q,
+                    log_f_sum_k_to_end,
                     *q.stride(),
                     *k.stride(),
                     *log_f_sum_q.stride(),
@@ -2720,8 +2869,10 @@ def launch_fox_bwd_rows(
                     *lse_log2.stride(),
                     *delta.stride(),
                     *d_q.stride(),
+                    *log_f_sum_k_to_end.stride(),
                     call.T_q,
                     call.T_k,
+                    call.T_k - call.T_q,
                     call.H,
                     call.H // call.KV,
                     triton.cdiv(call.longest_q, 64),
@@ -2809,35 +2960,43 @@ def launch_fox_bwd_columns(
                     BD0=padded_width(q.shape[-1]),
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
-                    num_stages=2,
+                    num_stages=3,
                 )
-    elif has_descriptors(
-        k, v, log_f_sum_k, log_f_sum_k_low, do, lse_log2, log_f_sum_q, log_f_sum_q_low, delta, q
-    ):
+    elif has_descriptors(k, v, do, q):
         grid = triton.cdiv(call.longest_k, 64) * call.KV * call.sequences
         if grid:
+            lse_log2_near = since_tile_start(log_f_sum_q, log_f_sum_q_low, 64, lse_log2)
             with device_of(v):
                 fox_bwd_columns_tma[(grid,)](
                     described(q, 64, padded_width(q.shape[-1])),
                     described(k, 64, padded_width(q.shape[-1])),
-                    described(log_f_sum_q, 64),
-                    described(log_f_sum_k, 64),
-                    described(log_f_sum_q_low, 64),
-                    described(log_f_sum_k_low, 64),
+                    log_f_sum_q,
+                    log_f_sum_k,
+                    log_f_sum_q_low,
+                    log_f_sum_k_low,
                     log_f_sum_q_anchor,
                     described(v, 64, padded_width(v.shape[-1])),
                     described(do, 64, padded_width(v.shape[-1])),
-                    described(lse_log2, 64),
-                    described(delta, 64),
+                    lse_log2,
+                    delta,
                     dv,
                     d_k,
                     d_log_f_sum_k,
+                    lse_log2_near,
+                    *log_f_sum_q.stride(),
+                    *log_f_sum_k.stride(),
+                    *log_f_sum_q_low.stride(),
+                    *log_f_sum_k_low.stride(),
                     *log_f_sum_q_anchor.stride(),
+                    *lse_log2.stride(),
+                    *delta.stride(),
                     *dv.stride(),
                     *d_k.stride(),
                     *d_log_f_sum_k.stride(),
+                    *lse_log2_near.stride(),
                     call.T_q,
                     call.T_k,
+                    call.T_k - call.T_q,
                     call.H,
                     call.H // call.KV,
                     triton.cdiv(call.longest_k, 64),
@@ -2849,11 +3008,12 @@ def launch_fox_bwd_columns(
                     BD0=padded_width(q.shape[-1]),
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
-                    num_stages=2,
+                    num_stages=3,
                 )
     else:
         grid = triton.cdiv(call.longest_k, 64) * call.KV * call.sequences
         if grid:
+            lse_log2_near = since_tile_start(log_f_sum_q, log_f_sum_q_low, 64, lse_log2)
             with device_of(v):
                 fox_bwd_columns[(grid,)](
                     q,
@@ -2870,6 +3030,7 @@ def launch_fox_bwd_columns(
                     dv,
                     d_k,
                     d_log_f_sum_k,
+                    lse_log2_near,
                     *q.stride(),
                     *k.stride(),
                     *log_f_sum_q.stride(),
@@ -2884,8 +3045,10 @@ def launch_fox_bwd_columns(
                     *dv.stride(),
                     *d_k.stride(),
                     *d_log_f_sum_k.stride(),
+                    *lse_log2_near.stride(),
                     call.T_q,
                     call.T_k,
+                    call.T_k - call.T_q,
                     call.H,
                     call.H // call.KV,
                     triton.cdiv(call.longest_k, 64),
@@ -2897,7 +3060,7 @@ def launch_fox_bwd_columns(
                     BD0=padded_width(q.shape[-1]),
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
-                    num_stages=2,
+                    num_stages=3,
                 )
     return dv, d_k, d_log_f_sum_k
 
@@ -2970,7 +3133,7 @@ class FoxAttention(torch.autograd.Function):
         do = within_reach(do)
         dead = lse == -torch.inf
         dlse = dlse.masked_fill(dead, 0.0)
-        lse_log2 = lse.masked_fill(dead, torch.inf) * 1.4426950408889634
+        lse_log2 = along_time(lse.masked_fill(dead, torch.inf) * 1.4426950408889634)
         # o in fp32: the error of a rounded one would add up in the gradient of a running sum
         delta = along_time(row_dot(do, o_exact) - dlse)
         d_q = d_k = d_log_f_sum_k = dv = None

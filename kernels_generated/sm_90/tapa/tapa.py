@@ -13,14 +13,20 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 def along_time(x):
-    """x [batch, time, heads] laid out so that the numbers of a head follow one another."""
-    return x.transpose(1, 2).contiguous().transpose(1, 2)
+    """x [batch, time, heads] laid out so that the numbers of a head follow one another.
+
+    The next head begins at a multiple of 16 numbers, so that a GPU copies 16 bytes at a time.
+    """
+    T, rows = x.shape[1], x.transpose(1, 2).contiguous()
+    rows = F.pad(rows, (0, -T % 16))[..., :T] if T % 16 else rows
+    return rows.transpose(1, 2)
 
 
 def refuse_second_derivative():
@@ -95,6 +101,12 @@ def has_descriptors(*tensors):
 def padded_width(width):
     """The power of two, at least 16, that holds a width."""
     return max(16, triton.next_power_of_2(width))
+
+
+def table_of_powers(exponent, reach, device):
+    """d ** exponent of the distances d = -reach, ..., reach - 1; 0 where d < 0."""
+    distance = torch.arange(-reach, reach, dtype=torch.float64, device=device)
+    return distance.clamp(min=0.0).pow(exponent).float()
 
 
 def within_reach(x):
@@ -178,20 +190,12 @@ def cos_turns(x):
 
 
 @triton.jit
-def log2_approx(x):
-    """log2(x) by the special-function unit, to 2^-22 beside 1 or of the result; twin: tl.log2."""
-    return tl.inline_asm_elementwise(
-        "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-    )
-
-
-@triton.jit
-def cos_turns_approx(x):
-    """cos(2 pi x) by the special-function unit, to 2^-20.9 + 2^-22 |2 pi x|; twin: cos_turns."""
+def cos_turns_approx(x, turn=6.283185307179586):
+    """cos(turn x) by the special-function unit, to 2^-20.9 + 2^-22 |turn x|; twin: cos_turns."""
     return tl.inline_asm_elementwise(
         "cos.approx.ftz.f32 $0, $1;",
         "=f,f",
-        [x * 6.283185307179586],
+        [x * turn],
         dtype=tl.float32,
         is_pure=True,
         pack=1,
@@ -199,16 +203,36 @@ def cos_turns_approx(x):
 
 
 @triton.jit
-def sin_turns_approx(x):
-    """sin(2 pi x) by the special-function unit, to 2^-20.9 + 2^-22 |2 pi x|; twin: sin_turns."""
+def sin_turns_approx(x, turn=6.283185307179586):
+    """sin(turn x) by the special-function unit, to 2^-20.9 + 2^-22 |turn x|; twin: sin_turns."""
     return tl.inline_asm_elementwise(
         "sin.approx.ftz.f32 $0, $1;",
         "=f,f",
-        [x * 6.283185307179586],
+        [x * turn],
         dtype=tl.float32,
         is_pure=True,
         pack=1,
     )
+
+
+@triton.jit
+def toeplitz(table, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIGN: tl.constexpr):
+    """table[SIGN (i - j)] of every pair of a tile [ROWS, COLUMNS].
+
+    Each place is split into what a thread of a wgmma accumulator holds in its lane number, row r
+    and column c of an 8 by 8 block, and what it holds in its register number: blocks h and n. The
+    registers' part becomes an offset in the instruction, and equal offsets are loaded once. Loads
+    that Triton knows of would be copied to shared memory, pair by pair.
+    """
+    r = (tl.arange(0, ROWS // 16) * 16)[:, None, None] + tl.arange(0, 8)[None, :, None]
+    lane = ((r - tl.arange(0, 8)[None, None, :]) * (4 * SIGN)).to(tl.int64)
+    block = tl.arange(0, 2)[:, None] - tl.arange(0, COLUMNS // 8)[None, :]
+    register = (block * (32 * SIGN)).to(tl.int64)
+    place = (table.to(tl.int64) + lane)[:, None, :, None, :] + register[None, :, None, :, None]
+    entries = tl.inline_asm_elementwise(
+        "ld.global.nc.f32 $0, [$1];", "=f,l", [place], dtype=tl.float32, is_pure=True, pack=1
+    )
+    return tl.reshape(entries, [ROWS, COLUMNS])
 
 
 @triton.jit
@@ -257,6 +281,7 @@ def tapa_fwd(
     s_lse_h,
     T_q,
     T_k,
+    shift,
     H,
     G,
     NM,
@@ -276,8 +301,6 @@ def tapa_fwd(
     o_d0 = tl.arange(0, BD0)
     o_v = tl.arange(0, BV)
     i_kv = i_h // G
-    # query r stands at r + shift
-    shift = T_k - T_q
     # long rows first
     i_r = (NM - 1 - i_m) * BM
     o_m = i_r + tl.arange(0, BM)
@@ -353,7 +376,7 @@ def tapa_fwd(
         # [BM, BV]
         b_o = tl.dot(b_p.to(v.dtype.element_ty), b_v, b_o * b_c[:, None], input_precision="ieee")
     # edge tiles: pairs are masked
-    for i_c in range(full_stop, stop, BN):
+    for i_c in tl.range(full_stop, stop, BN, num_stages=1):
         o_n = i_c + tl.arange(0, BN)
         p_k = k + i_b * s_k_b + tl.cast(i_c, tl.int64) * s_k_t + i_kv * s_k_h
         # [BN, BD0]
@@ -417,17 +440,7 @@ def tapa_fwd(
     )
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_lse_log2_b",
-        "s_lse_log2_h",
-        "s_delta_b",
-        "s_delta_h",
-        "T_q",
-        "T_k",
-        "NM",
-    ]
-)
+@triton.jit(do_not_specialize=["T_q", "T_k", "NM"])
 def tapa_bwd_rows(
     q,
     k,
@@ -479,6 +492,7 @@ def tapa_bwd_rows(
     s_d_q_2_d,
     T_q,
     T_k,
+    shift,
     H,
     G,
     NM,
@@ -498,8 +512,6 @@ def tapa_bwd_rows(
     o_d0 = tl.arange(0, BD0)
     o_v = tl.arange(0, BV)
     i_kv = i_h // G
-    # query r stands at r + shift
-    shift = T_k - T_q
     i_r = i_m * BM
     o_m = i_r + tl.arange(0, BM)
     p_m = o_m + shift
@@ -539,7 +551,7 @@ def tapa_bwd_rows(
     p_first = i_r + shift
     stop = tl.minimum(p_first + BM, T_k)
     full_stop = tl.where(
-        i_r + BM <= T_q, floor_div(tl.maximum(tl.minimum(p_first + 1, stop), 0), BN) * BN, 0
+        i_r + BM <= T_q, tl.maximum(tl.minimum(p_first + 1, stop), 0) // BN * BN, 0
     )
     scale_log2 = scale * 1.4426950408889634
     # tiles that every row sees whole
@@ -590,7 +602,7 @@ def tapa_bwd_rows(
             b_d_q_2_pair.to(v.dtype.element_ty), b_k_2, b_d_q_2, input_precision="ieee"
         )
     # edge tiles: pairs are masked
-    for i_c in range(full_stop, stop, BN):
+    for i_c in tl.range(full_stop, stop, BN, num_stages=1):
         o_n = i_c + tl.arange(0, BN)
         p_v = v + i_b * s_v_b + tl.cast(i_c, tl.int64) * s_v_t + i_kv * s_v_h
         # [BN, BV]
@@ -654,17 +666,7 @@ def tapa_bwd_rows(
     )
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_lse_log2_b",
-        "s_lse_log2_h",
-        "s_delta_b",
-        "s_delta_h",
-        "T_q",
-        "T_k",
-        "NN",
-    ]
-)
+@triton.jit(do_not_specialize=["T_q", "T_k", "NN"])
 def tapa_bwd_columns(
     q,
     k,
@@ -721,6 +723,7 @@ def tapa_bwd_columns(
     s_d_k_2_d,
     T_q,
     T_k,
+    shift,
     H,
     G,
     NN,
@@ -739,8 +742,6 @@ def tapa_bwd_columns(
     i_b = (i_p // (NN * (H // G))).to(tl.int64)
     o_d0 = tl.arange(0, BD0)
     o_v = tl.arange(0, BV)
-    # query r stands at r + shift
-    shift = T_k - T_q
     i_c = i_n * BN
     o_n = i_c + tl.arange(0, BN)
 
@@ -1066,7 +1067,7 @@ def tapa_fwd_packed(
         # [BM, BV]
         b_o = tl.dot(b_p.to(v.dtype.element_ty), b_v, b_o * b_c[:, None], input_precision="ieee")
     # edge tiles: pairs are masked
-    for i_c in range(full_stop, stop, BN):
+    for i_c in tl.range(full_stop, stop, BN, num_stages=1):
         o_n = i_c + tl.arange(0, BN)
         t_n = bos_k + o_n
         p_k = k + tl.cast(bos_k + i_c, tl.int64) * s_k_t + i_kv * s_k_h
@@ -1131,15 +1132,7 @@ def tapa_fwd_packed(
     )
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_cu_seqlens_q_b",
-        "s_cu_seqlens_k_b",
-        "s_lse_log2_h",
-        "s_delta_h",
-        "NM",
-    ]
-)
+@triton.jit(do_not_specialize=["s_cu_seqlens_q_b", "s_cu_seqlens_k_b", "NM"])
 def tapa_bwd_rows_packed(
     cu_seqlens_q,
     cu_seqlens_k,
@@ -1302,7 +1295,7 @@ def tapa_bwd_rows_packed(
             b_d_q_2_pair.to(v.dtype.element_ty), b_k_2, b_d_q_2, input_precision="ieee"
         )
     # edge tiles: pairs are masked
-    for i_c in range(full_stop, stop, BN):
+    for i_c in tl.range(full_stop, stop, BN, num_stages=1):
         o_n = i_c + tl.arange(0, BN)
         t_n = bos_k + o_n
         p_v = v + tl.cast(bos_k + i_c, tl.int64) * s_v_t + i_kv * s_v_h
@@ -1367,15 +1360,7 @@ def tapa_bwd_rows_packed(
     )
 
 
-@triton.jit(
-    do_not_specialize=[
-        "s_cu_seqlens_q_b",
-        "s_cu_seqlens_k_b",
-        "s_lse_log2_h",
-        "s_delta_h",
-        "NN",
-    ]
-)
+@triton.jit(do_not_specialize=["s_cu_seqlens_q_b", "s_cu_seqlens_k_b", "NN"])
 def tapa_bwd_columns_packed(
     cu_seqlens_q,
     cu_seqlens_k,
@@ -1639,6 +1624,7 @@ def tapa_fwd_tma(
     v,
     o,
     lse,
+    powers,
     s_o_b,
     s_o_t,
     s_o_h,
@@ -1648,6 +1634,7 @@ def tapa_fwd_tma(
     s_lse_h,
     T_q,
     T_k,
+    shift,
     H,
     G,
     NM,
@@ -1666,8 +1653,6 @@ def tapa_fwd_tma(
     i_b = (i_p // (NM * H)).to(tl.int64)
     o_v = tl.arange(0, BV)
     i_kv = i_h // G
-    # query r stands at r + shift
-    shift = T_k - T_q
     # long rows first
     i_r = (NM - 1 - i_m) * BM
     o_m = i_r + tl.arange(0, BM)
@@ -1701,13 +1686,12 @@ def tapa_fwd_tma(
         )
         # [BM, BN]
         b_s2 = tl.dot(b_q_2, tl.trans(b_k_2), input_precision="ieee")
-        # [BM]
-        b_from = tl.cast(i_r + shift - i_c, tl.float32) + tl.arange(0, BM).to(tl.float32)
-        # [BM, BN]
-        b_distance = b_from[:, None] - tl.arange(0, BN).to(tl.float32)[None, :]
         b_logit = (
             b_s1
-            * cos_turns_approx(b_s2 * tl.exp2(0.1 * log2_approx(b_distance)) * scale)
+            * cos_turns_approx(
+                b_s2 * toeplitz(powers + (T_k + (BM + BN) + (i_r + shift - i_c)), BM, BN, 1),
+                scale * 6.283185307179586,
+            )
             * scale_log2
         )
         # [BM]
@@ -1724,7 +1708,7 @@ def tapa_fwd_tma(
         # [BM, BV]
         b_o = tl.dot(b_p.to(v.dtype), b_v, b_o * b_c[:, None], input_precision="ieee")
     # edge tiles: pairs are masked
-    for i_c in range(full_stop, stop, BN):
+    for i_c in tl.range(full_stop, stop, BN, num_stages=1):
         o_n = i_c + tl.arange(0, BN)
         # [BN, BD0]
         b_k = tl.reshape(k.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), i_c, 0]), BN, BD0)
@@ -1736,14 +1720,13 @@ def tapa_fwd_tma(
         )
         # [BM, BN]
         b_s2 = tl.dot(b_q_2, tl.trans(b_k_2), input_precision="ieee")
-        # [BM]
-        b_from = tl.cast(i_r + shift - i_c, tl.float32) + tl.arange(0, BM).to(tl.float32)
-        # [BM, BN]
-        b_distance = b_from[:, None] - tl.arange(0, BN).to(tl.float32)[None, :]
         b_logit = tl.where(
             p_m[:, None] >= o_n[None, :],
             b_s1
-            * cos_turns_approx(b_s2 * tl.exp2(0.1 * log2_approx(b_distance)) * scale)
+            * cos_turns_approx(
+                b_s2 * toeplitz(powers + (T_k + (BM + BN) + (i_r + shift - i_c)), BM, BN, 1),
+                scale * 6.283185307179586,
+            )
             * scale_log2,
             float("-inf"),
         )
@@ -1789,6 +1772,13 @@ def tapa_bwd_rows_tma(
     delta,
     d_q,
     d_q_2,
+    powers,
+    s_lse_log2_b,
+    s_lse_log2_t,
+    s_lse_log2_h,
+    s_delta_b,
+    s_delta_t,
+    s_delta_h,
     s_d_q_b,
     s_d_q_t,
     s_d_q_h,
@@ -1799,6 +1789,7 @@ def tapa_bwd_rows_tma(
     s_d_q_2_d,
     T_q,
     T_k,
+    shift,
     H,
     G,
     NM,
@@ -1817,8 +1808,6 @@ def tapa_bwd_rows_tma(
     i_b = (i_p // (NM * H)).to(tl.int64)
     o_d0 = tl.arange(0, BD0)
     i_kv = i_h // G
-    # query r stands at r + shift
-    shift = T_k - T_q
     i_r = i_m * BM
     o_m = i_r + tl.arange(0, BM)
     p_m = o_m + shift
@@ -1829,13 +1818,13 @@ def tapa_bwd_rows_tma(
     b_q_2 = tl.reshape(q_2.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r, 0]), BM, BD0)
     # [BM, BV]
     b_do = tl.reshape(do.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r, 0]), BM, BV)
-    # [BM]
-    b_lse = tl.where(
-        o_m < T_q,
-        tl.reshape(lse_log2.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM),
-        float("inf"),
+    p_lse = (
+        lse_log2 + i_b * s_lse_log2_b + tl.cast(i_r, tl.int64) * s_lse_log2_t + i_h * s_lse_log2_h
     )
-    b_delta = tl.reshape(delta.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM)
+    # [BM]
+    b_lse = tl.load(p_lse + tl.arange(0, BM) * s_lse_log2_t, mask=o_m < T_q, other=float("inf"))
+    p_delta = delta + i_b * s_delta_b + tl.cast(i_r, tl.int64) * s_delta_t + i_h * s_delta_h
+    b_delta = tl.load(p_delta + tl.arange(0, BM) * s_delta_t, mask=o_m < T_q, other=0.0)
     # [BM, BD0]
     b_d_q = tl.zeros([BM, BD0], tl.float32)
     b_d_q_2 = tl.zeros([BM, BD0], tl.float32)
@@ -1843,7 +1832,7 @@ def tapa_bwd_rows_tma(
     p_first = i_r + shift
     stop = tl.minimum(p_first + BM, T_k)
     full_stop = tl.where(
-        i_r + BM <= T_q, floor_div(tl.maximum(tl.minimum(p_first + 1, stop), 0), BN) * BN, 0
+        i_r + BM <= T_q, tl.maximum(tl.minimum(p_first + 1, stop), 0) // BN * BN, 0
     )
     scale_log2 = scale * 1.4426950408889634
     # tiles that every row sees whole
@@ -1861,11 +1850,7 @@ def tapa_bwd_rows_tma(
         )
         # [BM, BN]
         b_s2 = tl.dot(b_q_2, tl.trans(b_k_2), input_precision="ieee")
-        # [BM]
-        b_from = tl.cast(i_r + shift - i_c, tl.float32) + tl.arange(0, BM).to(tl.float32)
-        # [BM, BN]
-        b_distance = b_from[:, None] - tl.arange(0, BN).to(tl.float32)[None, :]
-        b_power = tl.exp2(0.1 * log2_approx(b_distance))
+        b_power = toeplitz(powers + (T_k + (BM + BN) + (i_r + shift - i_c)), BM, BN, 1)
         b_product = b_s2 * b_power * scale
         b_cos = cos_turns_approx(b_product)
         b_p = tl.exp2(b_s1 * b_cos * scale_log2 - b_lse[:, None])
@@ -1879,7 +1864,7 @@ def tapa_bwd_rows_tma(
         # [BM, BD0]
         b_d_q_2 = tl.dot(b_d_q_2_pair.to(v.dtype), b_k_2, b_d_q_2, input_precision="ieee")
     # edge tiles: pairs are masked
-    for i_c in range(full_stop, stop, BN):
+    for i_c in tl.range(full_stop, stop, BN, num_stages=1):
         o_n = i_c + tl.arange(0, BN)
         # [BN, BV]
         b_v = tl.reshape(v.load([tl.cast(i_b, tl.int32), tl.cast(i_kv, tl.int32), i_c, 0]), BN, BV)
@@ -1895,11 +1880,7 @@ def tapa_bwd_rows_tma(
         )
         # [BM, BN]
         b_s2 = tl.dot(b_q_2, tl.trans(b_k_2), input_precision="ieee")
-        # [BM]
-        b_from = tl.cast(i_r + shift - i_c, tl.float32) + tl.arange(0, BM).to(tl.float32)
-        # [BM, BN]
-        b_distance = b_from[:, None] - tl.arange(0, BN).to(tl.float32)[None, :]
-        b_power = tl.exp2(0.1 * log2_approx(b_distance))
+        b_power = toeplitz(powers + (T_k + (BM + BN) + (i_r + shift - i_c)), BM, BN, 1)
         b_product = b_s2 * b_power * scale
         b_cos = cos_turns_approx(b_product)
         b_p = tl.where(b_visible, tl.exp2(b_s1 * b_cos * scale_log2 - b_lse[:, None]), 0.0)
@@ -1941,6 +1922,13 @@ def tapa_bwd_columns_tma(
     dv,
     d_k,
     d_k_2,
+    powers,
+    s_lse_log2_b,
+    s_lse_log2_t,
+    s_lse_log2_h,
+    s_delta_b,
+    s_delta_t,
+    s_delta_h,
     s_dv_b,
     s_dv_t,
     s_dv_h,
@@ -1955,6 +1943,7 @@ def tapa_bwd_columns_tma(
     s_d_k_2_d,
     T_q,
     T_k,
+    shift,
     H,
     G,
     NN,
@@ -1973,8 +1962,6 @@ def tapa_bwd_columns_tma(
     i_b = (i_p // (NN * (H // G))).to(tl.int64)
     o_v = tl.arange(0, BV)
     o_d0 = tl.arange(0, BD0)
-    # query r stands at r + shift
-    shift = T_k - T_q
     i_c = i_n * BN
     o_n = i_c + tl.arange(0, BN)
 
@@ -2007,17 +1994,18 @@ def tapa_bwd_columns_tma(
             b_do = tl.reshape(
                 do.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r, 0]), BM, BV
             )
+            p_lse = (
+                lse_log2
+                + i_b * s_lse_log2_b
+                + tl.cast(i_r, tl.int64) * s_lse_log2_t
+                + i_h * s_lse_log2_h
+            )
             # [BM]
-            b_lse = tl.where(
-                o_m < T_q,
-                tl.reshape(
-                    lse_log2.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
-                ),
-                float("inf"),
+            b_lse = tl.load(
+                p_lse + tl.arange(0, BM) * s_lse_log2_t, mask=o_m < T_q, other=float("inf")
             )
-            b_delta = tl.reshape(
-                delta.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
-            )
+            p_delta = delta + i_b * s_delta_b + tl.cast(i_r, tl.int64) * s_delta_t + i_h * s_delta_h
+            b_delta = tl.load(p_delta + tl.arange(0, BM) * s_delta_t, mask=o_m < T_q, other=0.0)
             # [BN, BM]
             b_visible = (p_m[None, :] >= o_n[:, None]) & (o_m < T_q)[None, :]
             # [BM, BD0]
@@ -2032,11 +2020,7 @@ def tapa_bwd_columns_tma(
             )
             # [BN, BM]
             b_s2 = tl.dot(b_k_2, tl.trans(b_q_2), input_precision="ieee")
-            # [BM]
-            b_from = tl.cast(i_r + shift - i_c, tl.float32) + tl.arange(0, BM).to(tl.float32)
-            # [BN, BM]
-            b_distance = b_from[None, :] - tl.arange(0, BN).to(tl.float32)[:, None]
-            b_power = tl.exp2(0.1 * log2_approx(b_distance))
+            b_power = toeplitz(powers + (T_k + (BM + BN) + (i_r + shift - i_c)), BN, BM, -1)
             b_product = b_s2 * b_power * scale
             b_cos = cos_turns_approx(b_product)
             b_p = tl.where(b_visible, tl.exp2(b_s1 * b_cos * scale_log2 - b_lse[None, :]), 0.0)
@@ -2061,13 +2045,16 @@ def tapa_bwd_columns_tma(
             b_do = tl.reshape(
                 do.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r, 0]), BM, BV
             )
+            p_lse = (
+                lse_log2
+                + i_b * s_lse_log2_b
+                + tl.cast(i_r, tl.int64) * s_lse_log2_t
+                + i_h * s_lse_log2_h
+            )
             # [BM]
-            b_lse = tl.reshape(
-                lse_log2.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
-            )
-            b_delta = tl.reshape(
-                delta.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r]), BM
-            )
+            b_lse = tl.load(p_lse + tl.arange(0, BM) * s_lse_log2_t)
+            p_delta = delta + i_b * s_delta_b + tl.cast(i_r, tl.int64) * s_delta_t + i_h * s_delta_h
+            b_delta = tl.load(p_delta + tl.arange(0, BM) * s_delta_t)
             # [BM, BD0]
             b_q = tl.reshape(
                 q.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r, 0]), BM, BD0
@@ -2080,11 +2067,7 @@ def tapa_bwd_columns_tma(
             )
             # [BN, BM]
             b_s2 = tl.dot(b_k_2, tl.trans(b_q_2), input_precision="ieee")
-            # [BM]
-            b_from = tl.cast(i_r + shift - i_c, tl.float32) + tl.arange(0, BM).to(tl.float32)
-            # [BN, BM]
-            b_distance = b_from[None, :] - tl.arange(0, BN).to(tl.float32)[:, None]
-            b_power = tl.exp2(0.1 * log2_approx(b_distance))
+            b_power = toeplitz(powers + (T_k + (BM + BN) + (i_r + shift - i_c)), BN, BM, -1)
             b_product = b_s2 * b_power * scale
             b_cos = cos_turns_approx(b_product)
             b_p = tl.exp2(b_s1 * b_cos * scale_log2 - b_lse[None, :])
@@ -2162,10 +2145,12 @@ def launch_tapa_fwd(call, scale, q, k, q_2, k_2, v):
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
                     num_stages=2,
+                    enable_fp_fusion=False,
                 )
     elif has_descriptors(q, q_2, k, k_2, v):
         grid = triton.cdiv(call.longest_q, 64) * call.H * call.sequences
         if grid:
+            powers = table_of_powers(0.1, call.T_k + 192, v.device)
             with device_of(v):
                 tapa_fwd_tma[(grid,)](
                     described(q, 64, padded_width(q.shape[-1])),
@@ -2175,10 +2160,12 @@ def launch_tapa_fwd(call, scale, q, k, q_2, k_2, v):
                     described(v, 128, padded_width(v.shape[-1])),
                     o,
                     lse,
+                    powers,
                     *o.stride(),
                     *lse.stride(),
                     call.T_q,
                     call.T_k,
+                    call.T_k - call.T_q,
                     call.H,
                     call.H // call.KV,
                     triton.cdiv(call.longest_q, 64),
@@ -2191,6 +2178,7 @@ def launch_tapa_fwd(call, scale, q, k, q_2, k_2, v):
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
                     num_stages=2,
+                    enable_fp_fusion=False,
                 )
     else:
         grid = triton.cdiv(call.longest_q, 64) * call.H * call.sequences
@@ -2213,6 +2201,7 @@ def launch_tapa_fwd(call, scale, q, k, q_2, k_2, v):
                     *lse.stride(),
                     call.T_q,
                     call.T_k,
+                    call.T_k - call.T_q,
                     call.H,
                     call.H // call.KV,
                     triton.cdiv(call.longest_q, 64),
@@ -2225,6 +2214,7 @@ def launch_tapa_fwd(call, scale, q, k, q_2, k_2, v):
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
                     num_stages=2,
+                    enable_fp_fusion=False,
                 )
     return o, lse
 
@@ -2275,9 +2265,10 @@ def launch_tapa_bwd_rows(call, scale, q, k, q_2, k_2, v, do, lse_log2, delta):
                     num_warps=4,
                     num_stages=3,
                 )
-    elif has_descriptors(q, q_2, do, lse_log2, delta, v, k, k_2):
+    elif has_descriptors(q, q_2, do, v, k, k_2):
         grid = triton.cdiv(call.longest_q, 64) * call.H * call.sequences
         if grid:
+            powers = table_of_powers(0.1, call.T_k + 128, v.device)
             with device_of(v):
                 tapa_bwd_rows_tma[(grid,)](
                     described(q, 64, padded_width(q.shape[-1])),
@@ -2286,14 +2277,18 @@ def launch_tapa_bwd_rows(call, scale, q, k, q_2, k_2, v, do, lse_log2, delta):
                     described(k_2, 64, padded_width(q.shape[-1])),
                     described(v, 64, padded_width(v.shape[-1])),
                     described(do, 64, padded_width(v.shape[-1])),
-                    described(lse_log2, 64),
-                    described(delta, 64),
+                    lse_log2,
+                    delta,
                     d_q,
                     d_q_2,
+                    powers,
+                    *lse_log2.stride(),
+                    *delta.stride(),
                     *d_q.stride(),
                     *d_q_2.stride(),
                     call.T_q,
                     call.T_k,
+                    call.T_k - call.T_q,
                     call.H,
                     call.H // call.KV,
                     triton.cdiv(call.longest_q, 64),
@@ -2334,6 +2329,7 @@ def launch_tapa_bwd_rows(call, scale, q, k, q_2, k_2, v, do, lse_log2, delta):
                     *d_q_2.stride(),
                     call.T_q,
                     call.T_k,
+                    call.T_k - call.T_q,
                     call.H,
                     call.H // call.KV,
                     triton.cdiv(call.longest_q, 64),
@@ -2400,11 +2396,12 @@ def launch_tapa_bwd_columns(call, scale, q, k, q_2, k_2, v, do, lse_log2, delta)
                     BD0=padded_width(q.shape[-1]),
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
-                    num_stages=2,
+                    num_stages=3,
                 )
-    elif has_descriptors(k, k_2, v, do, lse_log2, delta, q, q_2):
+    elif has_descriptors(k, k_2, v, do, q, q_2):
         grid = triton.cdiv(call.longest_k, 64) * call.KV * call.sequences
         if grid:
+            powers = table_of_powers(0.1, call.T_k + 128, v.device)
             with device_of(v):
                 tapa_bwd_columns_tma[(grid,)](
                     described(q, 64, padded_width(q.shape[-1])),
@@ -2413,16 +2410,20 @@ def launch_tapa_bwd_columns(call, scale, q, k, q_2, k_2, v, do, lse_log2, delta)
                     described(k_2, 64, padded_width(q.shape[-1])),
                     described(v, 64, padded_width(v.shape[-1])),
                     described(do, 64, padded_width(v.shape[-1])),
-                    described(lse_log2, 64),
-                    described(delta, 64),
+                    lse_log2,
+                    delta,
                     dv,
                     d_k,
                     d_k_2,
+                    powers,
+                    *lse_log2.stride(),
+                    *delta.stride(),
                     *dv.stride(),
                     *d_k.stride(),
                     *d_k_2.stride(),
                     call.T_q,
                     call.T_k,
+                    call.T_k - call.T_q,
                     call.H,
                     call.H // call.KV,
                     triton.cdiv(call.longest_k, 64),
@@ -2434,7 +2435,7 @@ def launch_tapa_bwd_columns(call, scale, q, k, q_2, k_2, v, do, lse_log2, delta)
                     BD0=padded_width(q.shape[-1]),
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
-                    num_stages=2,
+                    num_stages=3,
                 )
     else:
         grid = triton.cdiv(call.longest_k, 64) * call.KV * call.sequences
@@ -2465,6 +2466,7 @@ def launch_tapa_bwd_columns(call, scale, q, k, q_2, k_2, v, do, lse_log2, delta)
                     *d_k_2.stride(),
                     call.T_q,
                     call.T_k,
+                    call.T_k - call.T_q,
                     call.H,
                     call.H // call.KV,
                     triton.cdiv(call.longest_k, 64),
@@ -2476,7 +2478,7 @@ def launch_tapa_bwd_columns(call, scale, q, k, q_2, k_2, v, do, lse_log2, delta)
                     BD0=padded_width(q.shape[-1]),
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
-                    num_stages=2,
+                    num_stages=3,
                 )
     return dv, d_k, d_k_2
 
@@ -2503,7 +2505,7 @@ class TapaAttention(torch.autograd.Function):
         do = within_reach(do)
         dead = lse == -torch.inf
         dlse = dlse.masked_fill(dead, 0.0)
-        lse_log2 = lse.masked_fill(dead, torch.inf) * 1.4426950408889634
+        lse_log2 = along_time(lse.masked_fill(dead, torch.inf) * 1.4426950408889634)
         delta = along_time(row_dot(do, o) - dlse)
         d_q = d_k = d_q_2 = d_k_2 = dv = None
         if any(ctx.needs_input_grad[n] for n in (2, 4)):

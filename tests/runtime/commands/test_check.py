@@ -119,7 +119,7 @@ def test_questions_that_make_no_sense() -> None:
     assert refusal("check", "fox", "--range", "x=1") == (
         "--range: expected NAME=LOW:HIGH, as in f=0.1:0.9; got 'x=1'\n"
     )
-    assert "path: Dot has no schedule yet" in refusal("check", "path")
+    assert "cope: ScoreScan has no schedule yet" in refusal("check", "cope")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="shows what is said without a GPU")

@@ -62,5 +62,5 @@ def test_questions_that_make_no_sense(tmp_path: Path) -> None:
     assert refusal("export", "fox", "--to", folder, "--as", "fla") == (
         "--as: expected standalone; got 'fla'\n"
     )
-    assert "path: Dot has no schedule yet" in refusal("export", "path", "--to", folder)
+    assert "cope: ScoreScan has no schedule yet" in refusal("export", "cope", "--to", folder)
     assert not (tmp_path / "out").exists()

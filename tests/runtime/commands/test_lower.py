@@ -107,6 +107,6 @@ def test_choices_with_alternatives_and_costs() -> None:
 
 
 def test_what_has_no_lowering_is_refused_with_its_line() -> None:
-    refused = refusal("lower", "path")
-    assert "path: Dot has no schedule yet" in refused
-    assert "gn.householder(w, beta)" in refused
+    refused = refusal("lower", "cope")
+    assert "cope: ScoreScan has no schedule yet" in refused
+    assert "gn.score_scan(" in refused
