@@ -122,10 +122,11 @@ def test_programs_of_buffers_mean_the_same(name: str, monkeypatch: pytest.Monkey
 
 
 @runs_tilelang
-@pytest.mark.parametrize("which", ["fwd"])  # bwd_columns: DECISIONS.md, "TileLang and the columns"
-def test_fox_becomes_cuda_for_hopper(which: str, worker: Worker) -> None:
+# the columns of fox: DECISIONS.md, "TileLang and the columns"
+@pytest.mark.parametrize(("name", "which"), [("fox", "fwd"), ("nope", "bwd_columns")])
+def test_kernels_become_cuda_for_hopper(name: str, which: str, worker: Worker) -> None:
     """Every product is a warpgroup's, and no thread runs out of registers."""
-    kernel = getattr(kernels("fox"), which)
+    kernel = getattr(kernels(name), which)
     sizes = {"B": 2, "H": 4, "G": 2, "D0": 64, "DV": 64, "BD0": 64, "BV": 64, "BM": 64, "BN": 64}
     lengths = ["T_q", "T_k"] if which == "fwd" else []  # what any call may choose
     sizes |= {"shift": 0} if lengths else {"T_q": 1000, "T_k": 1000, "shift": 0}

@@ -301,6 +301,7 @@ def fox_bwd_columns(
                             b_p[n, m] * (b_g[n, m] - b_delta[m]),
                             0.0,
                         )
+                    for n, m in T.Parallel(BN, BM):
                         b_p_io[n, m] = T.cast(b_p[n, m], io)
                     T.gemm(b_p_io, b_do, b_dv)
                     for n, m in T.Parallel(BN, BM):
@@ -331,6 +332,7 @@ def fox_bwd_columns(
                     T.gemm(b_v, b_do, b_g, transpose_B=True, clear_accum=True)
                     for n, m in T.Parallel(BN, BM):
                         b_ds[n, m] = b_p[n, m] * (b_g[n, m] - b_delta[m])
+                    for n, m in T.Parallel(BN, BM):
                         b_p_io[n, m] = T.cast(b_p[n, m], io)
                     T.gemm(b_p_io, b_do, b_dv)
                     for n, m in T.Parallel(BN, BM):
