@@ -23,7 +23,7 @@ from torch import Tensor
 from triton.runtime.errors import TritonError
 
 from gnomon.lowering.emit.torch_library import functions
-from gnomon.lowering.emit.transport_kernels import TransportKernels
+from gnomon.lowering.emit.transport_kernels import LIBRARY, TransportKernels
 from gnomon.lowering.schedules.transport.precision import DEFAULT, Precision
 from gnomon.lowering.schedules.transport.stage import Plan
 
@@ -68,7 +68,7 @@ def write_module(folder: Path, variant: str, width: int, block: int = 64) -> Pat
     tiles = dict.fromkeys(KERNELS, VARIANTS[variant])
     stages = AHEAD.get(variant, (3, 2))
     text = TransportKernels(plan_of(variant, width, block), width, stages, tiles)
-    library = functions(["device_of", "padded_width"])
+    library = functions(LIBRARY)
     path = folder / f"transport_{variant.replace(' ', '_')}_{width}.py"
     path.write_text("\n\n\n".join([HEAD.strip(), *library, *text.parts()]) + "\n")
     return path

@@ -28,7 +28,7 @@ def call(path: str, inputs: list[Any], weights: list[Any], descriptors: bool) ->
     module: ModuleType = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not descriptors:
-        module.__dict__["has_tiles"] = lambda *_: False
+        module.__dict__["has_descriptors"] = lambda *_: False
     leaves = [x.clone().requires_grad_() for x in inputs]
     outs = module.Transport.apply(*leaves)
     grads = torch.autograd.grad(outs, leaves, weights)

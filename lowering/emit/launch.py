@@ -213,16 +213,11 @@ class LaunchPrinter:
     def _reach(self, made: Reach, depth: int) -> list[str]:
         bound = [str(made.bound)] if made.bound is not None else [*made.dot, made.scale]
         function = "margin_of_bound" if made.bound is not None else "margin_of_norms"
-        keys = "call.T_k"
-        lines = statement(
-            "margin = ",
-            call(function, *map(atom, [*bound, keys, str(made.log_eps)])),
-            depth,
-        )
-        given = ["margin", *made.sums, str(self.tiles["BM"]), str(self.tiles["BN"])]
+        margin = call(function, *map(atom, [*bound, "call.T_k", str(made.log_eps)]))
+        lines = statement("margin = ", margin, depth)
+        tiles = [str(self.tiles[extent]) for extent in ("BM", "BN")]
         function = "first_keys" if made.tensor == "first_key" else "last_queries"
-        heads = atom("call.H")
-        found = call(function, *map(atom, given), heads)
+        found = call(function, *map(atom, ["margin", *made.sums, *tiles, "call.H"]))
         return lines + statement(f"{made.tensor} = ", found, depth)
 
     def _numba(self, param: tile.Tensor | tile.Scalar | tile.Tunable, kernel: tile.Kernel) -> Code:

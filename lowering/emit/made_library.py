@@ -1,5 +1,7 @@
 """Torch functions of a generated module that make what a launch makes (lowering/made.py)."""
 
+from gnomon.lowering.made import Powers, Reach, SumByTile
+
 SOURCES = {
     "sum_by_tile": '''
 def until_tile_end(high, low, rows):
@@ -65,3 +67,13 @@ def table_of_powers(exponent, reach, device):
     return distance.clamp(min=0.0).pow(exponent).float()
 ''',
 }
+
+
+def wanted(made: SumByTile | Powers | Reach) -> set[str]:
+    """The functions that make it."""
+    match made:
+        case Powers():
+            return {"table_of_powers"}
+        case Reach(bound=bound):
+            return {"staircases", "margin_of_norms" if bound is None else "margin_of_bound"}
+    return {"sum_by_tile", "along_time"}

@@ -19,7 +19,13 @@ from dataclasses import dataclass, field
 from gnomon.dsl.errors import InputError
 from gnomon.lowering import tile
 from gnomon.lowering.core import Program
-from gnomon.lowering.emit import gpu_library, transport_cache, transport_library, triton_helpers
+from gnomon.lowering.emit import (
+    gpu_library,
+    made_library,
+    transport_cache,
+    transport_library,
+    triton_helpers,
+)
 from gnomon.lowering.emit import numba as numba_printer
 from gnomon.lowering.emit import triton as triton_printer
 from gnomon.lowering.emit.autograd_text import AutogradPrinter
@@ -39,7 +45,6 @@ from gnomon.lowering.emit.signature_text import Signature
 from gnomon.lowering.emit.text import INDENT, WIDTH, atom, call, docstring, keyword, statement
 from gnomon.lowering.emit.torch_library import functions
 from gnomon.lowering.emit.transport_kernels import module_parts
-from gnomon.lowering.made import Powers, Reach, SumByTile
 from gnomon.lowering.pipelines import Kernels
 
 TILES: Mapping[Target, Mapping[str, int]] = {
@@ -132,8 +137,7 @@ def check_leaf(module: Module, kernels: Sequence[tile.Kernel]) -> None:
     if module.leaf < 1 or module.leaf & (module.leaf - 1):
         raise InputError("leaf", "a power of two", str(module.leaf))
     for kernel in kernels:
-        name = kernel.name.removesuffix("_packed").removesuffix("_tma")
-        tiles = {**TILES[module.target], **module.config.get(name, {})}
+        name, tiles = _tiles(module, kernel)
         for extent in ("BM", "BN"):
             if module.leaf % tiles[extent]:
                 expected = f"a divisor of the leaf's {module.leaf} tokens for {name}"
@@ -183,9 +187,14 @@ def _launches(printer: AutogradPrinter) -> list[Launched]:
 
 
 def _launch(module: Module, launched: Launched) -> list[str]:
-    name = launched.kernel.name.removesuffix("_packed")
-    tiles = {**TILES[module.target], **module.config.get(name, {})}
+    _, tiles = _tiles(module, launched.kernel)
     return LaunchPrinter(launched, module.target, tiles).lines()
+
+
+def _tiles(module: Module, kernel: tile.Kernel) -> tuple[str, dict[str, int]]:
+    """The name that all forms of a kernel share, and their tunables."""
+    name = kernel.name.removesuffix("_packed").removesuffix("_tma")
+    return name, {**TILES[module.target], **module.config.get(name, {})}
 
 
 def _printed_kernels(module: Module, kernels: Sequence[tile.Kernel]) -> list[str]:
@@ -209,23 +218,13 @@ def _library(module: Module, values: Body, kernels: Sequence[tile.Kernel]) -> li
     if any(a.normaliser != "weighted_sum" for a in module.program.attentions):
         found |= {"along_time", "row_dot"}
     for made in (each for kernel in kernels for each in kernel.made):
-        found |= _library_of(made)
+        found |= made_library.wanted(made)
     if any(kernel.name.endswith("_tma") for kernel in kernels):
         found |= {"described", "has_descriptors"}
     if module.target == "triton":
         found.add("within_reach")
         found = {own for name in found for own in gpu_library.INSTEAD.get(name, (name,))}
     return functions(found)
-
-
-def _library_of(made: SumByTile | Powers | Reach) -> set[str]:
-    """The functions that make what a launch makes."""
-    match made:
-        case Powers():
-            return {"table_of_powers"}
-        case Reach(bound=bound):
-            return {"staircases", "margin_of_norms" if bound is None else "margin_of_bound"}
-    return {"sum_by_tile", "along_time"}
 
 
 # ---- the head of the file

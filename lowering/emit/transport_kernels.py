@@ -30,7 +30,10 @@ from gnomon.lowering.schedules.transport.stage import Plan
 
 Tiles = Mapping[str, Mapping[str, int]]
 
-_LIBRARY = '''\
+LIBRARY = ("device_of", "padded_width", "described", "has_descriptors")
+"""What the text calls of the torch library."""
+
+_TREE = '''\
 class Tree(NamedTuple):
     """The sizes of a call: N leaves of `leaf` tokens, L levels, R rows a level of versions."""
 
@@ -97,28 +100,6 @@ class Tree(NamedTuple):
         """Rows of no rectangle, which there are unless N is a power of two, are 0."""
         make = torch.zeros if self.N & (self.N - 1) else torch.empty
         return make(*shape, dtype=dtype, device=device)
-
-
-def described_tile(x, *extents):
-    """A descriptor for tiles of one head of x [batch, rows, heads, ...], or of one matrix."""
-    leading = x.dim() - len(extents)
-    x = x.transpose(1, 2) if leading == 2 else x
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1] * leading + list(extents))
-
-
-def has_tiles(*tensors):
-    """Whether the GPU copies tiles of these tensors by hardware: compute capability 9 or more.
-
-    It wants a last axis without gaps, and addresses and the other strides in whole 16 bytes.
-    """
-    if tensors[0].is_cuda and torch.cuda.get_device_capability(tensors[0].device) < (9, 0):
-        return False
-    for x in tensors:
-        *steps, last = x.stride()
-        apart = [step * x.element_size() for step in steps]
-        if x.numel() == 0 or last != 1 or x.data_ptr() % 16 or any(n <= 0 or n % 16 for n in apart):
-            return False
-    return True
 '''
 
 
@@ -176,7 +157,7 @@ class TransportKernels:
         """The parts of a module, in order."""
         launches = self.launches()
         return [
-            _LIBRARY.strip("\n"),
+            _TREE.strip("\n"),
             *printed_stages(launches.values()),
             "\n".join(self._function(launches)),
         ]

@@ -96,7 +96,7 @@ class StageLaunch:
             lines += self._allocate(tensor, like)
         lines += self._grid()
         by_hardware = triton_descriptors.described_tensors(self.described)
-        lines += statement("if ", call("has_tiles", *map(atom, by_hardware)), 1, ":")
+        lines += statement("if ", call("has_descriptors", *map(atom, by_hardware)), 1, ":")
         lines += self._launch(self.described, like, 2)
         lines += [f"{INDENT}else:", *self._launch(self.kernel, like, 2)]
         if self.outputs:
@@ -152,7 +152,7 @@ class StageLaunch:
                 return atom(a.name)
             case "descriptor":
                 extents = (atom(self._number(x)) for x in a.block)
-                return call("described_tile", atom(a.name), *extents)
+                return call("described", atom(a.name), *extents)
             case "stride":
                 return call(f"{a.tensor}.stride", atom(str(a.axis)))
         return atom(self._number(a.name))

@@ -54,9 +54,7 @@ def described_tensors(kernel: tile.Kernel) -> dict[str, Block]:
 def load(expressions: Expressions, access: Load, block: Block) -> Code:
     """The load of a tile by the descriptor of its tensor."""
     loaded = call(f"{access.tensor.name}.load", _places(expressions, access))
-    made = call("tl.reshape", loaded, *map(atom, block))
-    mask = None if access.fill == 0 else expressions.mask(access.index, access.limits)
-    return made if mask is None else call("tl.where", mask, made, number(float(access.fill)))
+    return call("tl.reshape", loaded, *map(atom, block))
 
 
 def store(expressions: Expressions, access: Store, value: Code, block: Block) -> Code:
@@ -89,6 +87,8 @@ def _block(expressions: Expressions, access: Access) -> Block | None:
     tensor, index, limits = access.tensor, access.index, access.limits
     if not _is_describable(tensor) or (isinstance(access, Store) and not _is_stage(tensor)):
         return None
+    if isinstance(access, Load) and access.fill != 0:  # what lies outside reads as 0
+        return None
     block = []
     for part, limit in zip(index, limits, strict=True):
         if not tile.type_of(part).shape:
@@ -105,10 +105,8 @@ def _block(expressions: Expressions, access: Access) -> Block | None:
     length = Ref(_TIMES.get(tensor.axes[1], ""), tile.Type("i32"))
     read = isinstance(access, Load)
     whole = limits[1] in (None, length) or (read and tensor.axes[1] == "version")
-    vectors = len(index) == 3 or _starts_whole(expressions, access)
-    return (
-        tuple(block) if whole and vectors and len(block) == len(index) - _leading(tensor) else None
-    )
+    fits = _starts_whole(expressions, access) and len(block) == len(index) - _leading(tensor)
+    return tuple(block) if whole and fits else None
 
 
 def _is_describable(tensor: tile.Tensor) -> bool:

@@ -77,21 +77,21 @@ def device_of(x):
 
 
 def described(x, *extents):
-    """A descriptor for tiles of one head of x [batch, time, heads, ...]: tokens, and width."""
-    x = x.transpose(1, 2)
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, *extents])
+    """A descriptor for tiles of one head of x [batch, time, heads, width], or of one matrix."""
+    leading = x.dim() - len(extents)
+    x = x.transpose(1, 2) if leading == 2 else x
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1] * leading + list(extents))
 
 
 def has_descriptors(*tensors):
     """Whether the GPU copies tiles of these tensors by hardware: compute capability 9 or more.
 
-    It wants the last axis of [batch, heads, time, ...] without gaps, and addresses and the other
-    strides in whole 16 bytes.
+    It wants a last axis without gaps, and addresses and the other strides in whole 16 bytes.
     """
     if tensors[0].is_cuda and torch.cuda.get_device_capability(tensors[0].device) < (9, 0):
         return False
     for x in tensors:
-        *steps, last = x.transpose(1, 2).stride()
+        *steps, last = x.stride()
         apart = [step * x.element_size() for step in steps]
         if x.numel() == 0 or last != 1 or x.data_ptr() % 16 or any(n <= 0 or n % 16 for n in apart):
             return False

@@ -109,6 +109,16 @@ class Products:
         """A tile as an operand of the next product."""
         return digits(self.b, name, x, self.form)
 
+    def of_other(self, name: str) -> Digits:
+        """w_r or y of the other block."""
+        return self.rows(name, {"w_r": "b_w_o", "y": "b_y_o"}[name], other=True)
+
+    def cross(self, acc: Ref, x: Digits, met: Digits, moved: Digits) -> None:
+        """Acc <- acc - (x met^T) moved: through the steps of the other block."""
+        b = self.b
+        crossed = self.small("b_crossed", b.op("neg", product(b, x, met)))
+        b.set(acc, product(b, crossed, moved, acc))
+
     # -- parts
 
     def at_own_edge(self) -> Ref:
@@ -118,12 +128,8 @@ class Products:
         gk = b.let("b_gk", b.op("+", start[0], 0.0))
         if self.two:
             with b.when("first", b.op("==", self.place, 0)):
-                w_o, y_o = (
-                    self.rows("w_r", "b_w_o", other=True),
-                    self.rows("y", "b_y_o", other=True),
-                )
-                crossed = self.small("b_crossed", b.op("neg", product(b, start, w_o)))
-                b.set(gk, product(b, crossed, y_o, gk))
+                w_o, y_o = self.of_other("w_r"), self.of_other("y")
+                self.cross(gk, start, w_o, y_o)
         return gk
 
     def of_y(self, acc: Ref, w: Digits) -> None:
@@ -136,20 +142,14 @@ class Products:
             return
         if self.has_product:
             with b.when("first_p", b.op("==", self.place, 0)):
-                w_o, y_o = (
-                    self.rows("w_r", "b_w_o", other=True),
-                    self.rows("y", "b_y_o", other=True),
-                )
+                w_o, y_o = self.of_other("w_r"), self.of_other("y")
                 there = self.small("b_there", product(b, relabel(w_o, "BT'", "BD'"), dp))
-                crossed = self.small("b_crossed", b.op("neg", product(b, w, y_o)))
-                b.set(acc, product(b, crossed, there, acc))
+                self.cross(acc, w, y_o, there)
         with b.when("second", b.op("==", self.place, 1)):
-            w_o = self.rows("w_r", "b_w_o", other=True)
+            w_o = self.of_other("w_r")
             if self.has_product:
-                y_o = self.rows("y", "b_y_o", other=True)
-                here = self.small("b_here", acc)
-                crossed = self.small("b_crossed", b.op("neg", product(b, here, y_o)))
-                b.set(acc, product(b, crossed, w_o, acc))
+                y_o = self.of_other("y")
+                self.cross(acc, self.small("b_here", acc), y_o, w_o)
             gk_o = self.keys("b_gk_o", self.other, "BT'")
             met = self.small("b_met", product(b, w, gk_o))
             b.set(acc, product(b, met, self.keys_before(w_o), acc))
@@ -164,20 +164,14 @@ class Products:
             return
         if self.has_product:
             with b.when("first_p", b.op("==", self.place, 0)):
-                w_o, y_o = (
-                    self.rows("w_r", "b_w_o", other=True),
-                    self.rows("y", "b_y_o", other=True),
-                )
-                here = self.small("b_here", acc)
-                crossed = self.small("b_crossed", b.op("neg", product(b, here, w_o)))
-                b.set(acc, product(b, crossed, y_o, acc))
+                w_o, y_o = self.of_other("w_r"), self.of_other("y")
+                self.cross(acc, self.small("b_here", acc), w_o, y_o)
         with b.when("second", b.op("==", self.place, 1)):
-            w_o = self.rows("w_r", "b_w_o", other=True)
+            w_o = self.of_other("w_r")
             if self.has_product:
-                y_o = self.rows("y", "b_y_o", other=True)
+                y_o = self.of_other("y")
                 there = self.small("b_there", product(b, relabel(y_o, "BT'", "BD'"), dp))
-                crossed = self.small("b_crossed", b.op("neg", product(b, y, w_o)))
-                b.set(acc, product(b, crossed, there, acc))
+                self.cross(acc, y, w_o, there)
             gk_o = self.keys("b_gk_o", self.other, "BT'")
             met = self.small("b_met", product(b, y, self.keys_before(w_o)))
             b.set(acc, product(b, met, gk_o, acc))

@@ -11,7 +11,7 @@ from transport_data import random_call
 from transport_oracle import expected
 
 from gnomon.lowering.emit.torch_library import functions
-from gnomon.lowering.emit.transport_kernels import TransportKernels
+from gnomon.lowering.emit.transport_kernels import LIBRARY, TransportKernels
 from gnomon.lowering.schedules.transport.precision import DEFAULT, EXACT
 from gnomon.lowering.schedules.transport.stage import Plan
 from gnomon.runtime.worker import Worker
@@ -27,7 +27,7 @@ def interpreter() -> Iterator[Worker]:
 
 
 def module_text(plan: Plan, width: int) -> str:
-    parts = [transport_job.HEAD.strip(), *functions(["device_of", "padded_width"])]
+    parts = [transport_job.HEAD.strip(), *functions(LIBRARY)]
     return "\n\n\n".join([*parts, *TransportKernels(plan, width).parts()]) + "\n"
 
 
