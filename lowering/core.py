@@ -24,9 +24,7 @@ from typing import Literal
 from gnomon.dsl import nodes
 from gnomon.dsl.nodes import Expr, Heads, Mask, Variant, Width
 
-Role = Literal[
-    "dot", "scalar", "prefix", "low", "anchor", "table", "vector", "host", "version", "near"
-]
+Role = Literal["dot", "scalar", "prefix", "low", "table", "vector", "host", "version", "near"]
 StreamDType = Literal["io", "f32", "i32"]
 
 
@@ -38,8 +36,7 @@ class Stream:
     dot      [batch, time, heads, width], dtype io: meets another stream in a dot
     scalar   [batch, time, heads] of a row or column; [heads] or [] of a constant
     prefix   [batch, time, heads]: a prefix sum, formed in float64 and held as two numbers of fp32,
-    low      of which `prefix` has the high digits and `low` the rest;
-    anchor   the high digits again, of which a kernel reads one number a tile of queries
+    low      of which `prefix` has the high digits and `low` the rest
     table    [batch, time, heads, entries] or, of a constant, [heads, entries] or [entries]
     vector   [heads, n] or [n]: a constant vector of a channel sum (FIRE's hidden layer)
     host     a Python number known at the launch (scale)

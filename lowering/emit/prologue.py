@@ -51,7 +51,7 @@ class Body(Values):
 
     def stream(self, stream: Stream) -> str:
         """The variable, or a short expression, of a stream."""
-        if stream.role in ("prefix", "low", "anchor"):
+        if stream.role in ("prefix", "low"):
             return str(self.digits(stream))
         if stream.role in ("version", "near"):
             return self.moved(stream)

@@ -59,7 +59,7 @@ def _by_content(value: Expr, role: str, side: str) -> str:
         return inner.name if inner.place != "token" else _with_side(inner.name, side)
     names = [n.name for n in walk(value) if isinstance(n, Input)]
     stem = next((n for n in names if n not in ("q", "k")), None)
-    if role in ("prefix", "low", "anchor"):
+    if role in ("prefix", "low"):
         name = _with_side(f"{stem or 'prefix'}_sum", side)
         return name if role == "prefix" else f"{name}_{role}"
     if isinstance(inner, PrefixSum):

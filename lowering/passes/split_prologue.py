@@ -63,7 +63,7 @@ from gnomon.lowering.transports import step_of
 
 StreamPlace = Literal["row", "column", "constant"]
 _SIDES: dict[str, StreamPlace] = {"row": "row", "column": "column", "constant": "constant"}
-_FROZEN = ("host", "low", "anchor")
+_FROZEN = ("host", "low")
 """Roles without a gradient: numbers, and parts of a sum whose gradient another stream has."""
 _NO_SCHEDULE: dict[type, str] = {
     ScoreScan: "a sum over the keys in between is carried along the row",
@@ -174,9 +174,7 @@ class _Splitter:
             self._dtype(role, of, value),
             role,
             value,
-            role not in ("host", "low", "anchor")
-            and of.element == "real"
-            and _is_differentiable(value),
+            role not in _FROZEN and of.element == "real" and _is_differentiable(value),
         )
         self.streams[(value, place, part)] = made
         self.streams[(value.x if isinstance(value, At) else value, place, part)] = made
@@ -273,7 +271,6 @@ class _Splitter:
         column = self.stream(total, "column", "prefix")
         self.stream(total, "row", "low")
         self.stream(total, "column", "low")
-        self.stream(total, "row", "anchor")
         return Apply("-", (Anchored(row, row), Anchored(column, row)))
 
     def transported(self, x: Dot) -> Expr:

@@ -159,7 +159,7 @@ class Frame:
         like = base or self.tensors[stream.name]
         name = f"{like.name}_{'near' if base else 'to_end'}"
         tensor = Tensor(name, like.axes, "f32", "made")
-        low = self.beside(stream, "low").name
+        low = self.low_of(stream).name
         extent = _EXTENT["row" if stream.place == "row" else "column"]
         added = "" if base is None else base.name
         made = SumByTile(name, stream.name, low, extent, anchor, added)
@@ -203,12 +203,12 @@ class Frame:
             if stream.place == "constant" and stream.role == "scalar":
                 self.constant(stream)
 
-    def beside(self, stream: Stream, role: Role) -> Stream:
-        """The stream of the low digits, or of the anchors, of a prefix sum."""
+    def low_of(self, stream: Stream) -> Stream:
+        """The stream of the low digits of a prefix sum."""
         (found,) = (
             s
             for s in self.attention.streams
-            if s.role == role and s.place == stream.place and s.value == stream.value
+            if s.role == "low" and s.place == stream.place and s.value == stream.value
         )
         return found
 
@@ -330,7 +330,7 @@ class Side:
 
     def digits(self, stream: Stream) -> tuple[Expr, Expr]:
         """A prefix sum with all its digits, twice [extent]: high + low."""
-        return self.load(stream), self.load(self.frame.beside(stream, "low"))
+        return self.load(stream), self.load(self.frame.low_of(stream))
 
     def to_end(self, stream: Stream) -> Expr:
         """A prefix sum from each line to the last one of a whole tile, in units of log 2."""
@@ -345,7 +345,7 @@ class Side:
         index = (self.frame.batch, last, self.frame.head_of(stream))
         high, low = (
             b.let(f"end_{s.name}", Load(self.frame.tensors[s.name], index, (None, None, None)))
-            for s in (stream, self.frame.beside(stream, "low"))
+            for s in (stream, self.frame.low_of(stream))
         )
         apart = b.let(f"{stream.name}_to_anchor", b.op("apart", high, anchor, low))
         return b.let(f"{stream.name}_from_end", b.op("*", apart, -LOG2E))
@@ -358,7 +358,7 @@ class Side:
             if self.frame.packed:
                 index = self.frame.block.op("+", scalar("bos_q"), self.first)
             value = Load(
-                self.frame.tensors[self.frame.beside(stream, "anchor").name],
+                self.frame.tensors[stream.name],
                 (self.frame.batch, index, self.frame.head_of(stream)),
                 (None, None, None),
             )

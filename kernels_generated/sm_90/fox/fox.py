@@ -295,7 +295,6 @@ def fox_fwd(
     log_f_sum_k,
     log_f_sum_q_low,
     log_f_sum_k_low,
-    log_f_sum_q_anchor,
     v,
     o,
     o_exact,
@@ -321,9 +320,6 @@ def fox_fwd(
     s_log_f_sum_k_low_b,
     s_log_f_sum_k_low_t,
     s_log_f_sum_k_low_h,
-    s_log_f_sum_q_anchor_b,
-    s_log_f_sum_q_anchor_t,
-    s_log_f_sum_q_anchor_h,
     s_v_b,
     s_v_t,
     s_v_h,
@@ -387,10 +383,10 @@ def fox_fwd(
         p_log_f_sum_q + tl.arange(0, BM) * s_log_f_sum_q_t, mask=o_m < T_q, other=0.0
     )
     anchor_log_f_sum_q = tl.load(
-        log_f_sum_q_anchor
-        + i_b * s_log_f_sum_q_anchor_b
-        + tl.cast(i_r, tl.int64) * s_log_f_sum_q_anchor_t
-        + i_h * s_log_f_sum_q_anchor_h,
+        log_f_sum_q
+        + i_b * s_log_f_sum_q_b
+        + tl.cast(i_r, tl.int64) * s_log_f_sum_q_t
+        + i_h * s_log_f_sum_q_h,
     )
     p_log_f_sum_q_low = (
         log_f_sum_q_low
@@ -567,7 +563,6 @@ def fox_bwd_rows(
     log_f_sum_k,
     log_f_sum_q_low,
     log_f_sum_k_low,
-    log_f_sum_q_anchor,
     v,
     do,
     lse_log2,
@@ -594,9 +589,6 @@ def fox_bwd_rows(
     s_log_f_sum_k_low_b,
     s_log_f_sum_k_low_t,
     s_log_f_sum_k_low_h,
-    s_log_f_sum_q_anchor_b,
-    s_log_f_sum_q_anchor_t,
-    s_log_f_sum_q_anchor_h,
     s_v_b,
     s_v_t,
     s_v_h,
@@ -662,10 +654,10 @@ def fox_bwd_rows(
         p_log_f_sum_q + tl.arange(0, BM) * s_log_f_sum_q_t, mask=o_m < T_q, other=0.0
     )
     anchor_log_f_sum_q = tl.load(
-        log_f_sum_q_anchor
-        + i_b * s_log_f_sum_q_anchor_b
-        + tl.cast(i_r, tl.int64) * s_log_f_sum_q_anchor_t
-        + i_h * s_log_f_sum_q_anchor_h,
+        log_f_sum_q
+        + i_b * s_log_f_sum_q_b
+        + tl.cast(i_r, tl.int64) * s_log_f_sum_q_t
+        + i_h * s_log_f_sum_q_h,
     )
     p_log_f_sum_q_low = (
         log_f_sum_q_low
@@ -826,7 +818,6 @@ def fox_bwd_columns(
     log_f_sum_k,
     log_f_sum_q_low,
     log_f_sum_k_low,
-    log_f_sum_q_anchor,
     v,
     do,
     lse_log2,
@@ -855,9 +846,6 @@ def fox_bwd_columns(
     s_log_f_sum_k_low_b,
     s_log_f_sum_k_low_t,
     s_log_f_sum_k_low_h,
-    s_log_f_sum_q_anchor_b,
-    s_log_f_sum_q_anchor_t,
-    s_log_f_sum_q_anchor_h,
     s_v_b,
     s_v_t,
     s_v_h,
@@ -1045,10 +1033,10 @@ def fox_bwd_columns(
                 other=0.0,
             )
             anchor_log_f_sum_q = tl.load(
-                log_f_sum_q_anchor
-                + i_b * s_log_f_sum_q_anchor_b
-                + tl.cast(i_r, tl.int64) * s_log_f_sum_q_anchor_t
-                + i_h * s_log_f_sum_q_anchor_h,
+                log_f_sum_q
+                + i_b * s_log_f_sum_q_b
+                + tl.cast(i_r, tl.int64) * s_log_f_sum_q_t
+                + i_h * s_log_f_sum_q_h,
             )
             p_lse_near = (
                 lse_log2_near
@@ -1117,7 +1105,6 @@ def fox_fwd_packed(
     log_f_sum_k,
     log_f_sum_q_low,
     log_f_sum_k_low,
-    log_f_sum_q_anchor,
     v,
     o,
     o_exact,
@@ -1138,8 +1125,6 @@ def fox_fwd_packed(
     s_log_f_sum_q_low_h,
     s_log_f_sum_k_low_t,
     s_log_f_sum_k_low_h,
-    s_log_f_sum_q_anchor_t,
-    s_log_f_sum_q_anchor_h,
     s_v_t,
     s_v_h,
     s_v_d,
@@ -1201,9 +1186,7 @@ def fox_fwd_packed(
         p_log_f_sum_q + tl.arange(0, BM) * s_log_f_sum_q_t, mask=t_m < eos_q, other=0.0
     )
     anchor_log_f_sum_q = tl.load(
-        log_f_sum_q_anchor
-        + tl.cast(bos_q + i_r, tl.int64) * s_log_f_sum_q_anchor_t
-        + i_h * s_log_f_sum_q_anchor_h,
+        log_f_sum_q + tl.cast(bos_q + i_r, tl.int64) * s_log_f_sum_q_t + i_h * s_log_f_sum_q_h
     )
     p_log_f_sum_q_low = (
         log_f_sum_q_low
@@ -1368,7 +1351,6 @@ def fox_bwd_rows_packed(
     log_f_sum_k,
     log_f_sum_q_low,
     log_f_sum_k_low,
-    log_f_sum_q_anchor,
     v,
     do,
     lse_log2,
@@ -1390,8 +1372,6 @@ def fox_bwd_rows_packed(
     s_log_f_sum_q_low_h,
     s_log_f_sum_k_low_t,
     s_log_f_sum_k_low_h,
-    s_log_f_sum_q_anchor_t,
-    s_log_f_sum_q_anchor_h,
     s_v_t,
     s_v_h,
     s_v_d,
@@ -1454,9 +1434,7 @@ def fox_bwd_rows_packed(
         p_log_f_sum_q + tl.arange(0, BM) * s_log_f_sum_q_t, mask=t_m < eos_q, other=0.0
     )
     anchor_log_f_sum_q = tl.load(
-        log_f_sum_q_anchor
-        + tl.cast(bos_q + i_r, tl.int64) * s_log_f_sum_q_anchor_t
-        + i_h * s_log_f_sum_q_anchor_h,
+        log_f_sum_q + tl.cast(bos_q + i_r, tl.int64) * s_log_f_sum_q_t + i_h * s_log_f_sum_q_h
     )
     p_log_f_sum_q_low = (
         log_f_sum_q_low
@@ -1602,7 +1580,6 @@ def fox_bwd_columns_packed(
     log_f_sum_k,
     log_f_sum_q_low,
     log_f_sum_k_low,
-    log_f_sum_q_anchor,
     v,
     do,
     lse_log2,
@@ -1626,8 +1603,6 @@ def fox_bwd_columns_packed(
     s_log_f_sum_q_low_h,
     s_log_f_sum_k_low_t,
     s_log_f_sum_k_low_h,
-    s_log_f_sum_q_anchor_t,
-    s_log_f_sum_q_anchor_h,
     s_v_t,
     s_v_h,
     s_v_d,
@@ -1807,9 +1782,9 @@ def fox_bwd_columns_packed(
             # [BM]
             b_lse = tl.load(p_lse + tl.arange(0, BM) * s_lse_log2_t)
             anchor_log_f_sum_q = tl.load(
-                log_f_sum_q_anchor
-                + tl.cast(bos_q + i_r, tl.int64) * s_log_f_sum_q_anchor_t
-                + i_h * s_log_f_sum_q_anchor_h,
+                log_f_sum_q
+                + tl.cast(bos_q + i_r, tl.int64) * s_log_f_sum_q_t
+                + i_h * s_log_f_sum_q_h,
             )
             p_log_f_sum_q = (
                 log_f_sum_q
@@ -1881,7 +1856,6 @@ def fox_fwd_tma(
     log_f_sum_k,
     log_f_sum_q_low,
     log_f_sum_k_low,
-    log_f_sum_q_anchor,
     v,
     o,
     o_exact,
@@ -1899,9 +1873,6 @@ def fox_fwd_tma(
     s_log_f_sum_k_low_b,
     s_log_f_sum_k_low_t,
     s_log_f_sum_k_low_h,
-    s_log_f_sum_q_anchor_b,
-    s_log_f_sum_q_anchor_t,
-    s_log_f_sum_q_anchor_h,
     s_o_b,
     s_o_t,
     s_o_h,
@@ -1955,10 +1926,10 @@ def fox_fwd_tma(
         p_log_f_sum_q + tl.arange(0, BM) * s_log_f_sum_q_t, mask=o_m < T_q, other=0.0
     )
     anchor_log_f_sum_q = tl.load(
-        log_f_sum_q_anchor
-        + i_b * s_log_f_sum_q_anchor_b
-        + tl.cast(i_r, tl.int64) * s_log_f_sum_q_anchor_t
-        + i_h * s_log_f_sum_q_anchor_h,
+        log_f_sum_q
+        + i_b * s_log_f_sum_q_b
+        + tl.cast(i_r, tl.int64) * s_log_f_sum_q_t
+        + i_h * s_log_f_sum_q_h,
     )
     p_log_f_sum_q_low = (
         log_f_sum_q_low
@@ -2115,7 +2086,6 @@ def fox_bwd_rows_tma(
     log_f_sum_k,
     log_f_sum_q_low,
     log_f_sum_k_low,
-    log_f_sum_q_anchor,
     v,
     do,
     lse_log2,
@@ -2134,9 +2104,6 @@ def fox_bwd_rows_tma(
     s_log_f_sum_k_low_b,
     s_log_f_sum_k_low_t,
     s_log_f_sum_k_low_h,
-    s_log_f_sum_q_anchor_b,
-    s_log_f_sum_q_anchor_t,
-    s_log_f_sum_q_anchor_h,
     s_lse_log2_b,
     s_lse_log2_t,
     s_lse_log2_h,
@@ -2188,10 +2155,10 @@ def fox_bwd_rows_tma(
         p_log_f_sum_q + tl.arange(0, BM) * s_log_f_sum_q_t, mask=o_m < T_q, other=0.0
     )
     anchor_log_f_sum_q = tl.load(
-        log_f_sum_q_anchor
-        + i_b * s_log_f_sum_q_anchor_b
-        + tl.cast(i_r, tl.int64) * s_log_f_sum_q_anchor_t
-        + i_h * s_log_f_sum_q_anchor_h,
+        log_f_sum_q
+        + i_b * s_log_f_sum_q_b
+        + tl.cast(i_r, tl.int64) * s_log_f_sum_q_t
+        + i_h * s_log_f_sum_q_h,
     )
     p_log_f_sum_q_low = (
         log_f_sum_q_low
@@ -2327,7 +2294,6 @@ def fox_bwd_columns_tma(
     log_f_sum_k,
     log_f_sum_q_low,
     log_f_sum_k_low,
-    log_f_sum_q_anchor,
     v,
     do,
     lse_log2,
@@ -2348,9 +2314,6 @@ def fox_bwd_columns_tma(
     s_log_f_sum_k_low_b,
     s_log_f_sum_k_low_t,
     s_log_f_sum_k_low_h,
-    s_log_f_sum_q_anchor_b,
-    s_log_f_sum_q_anchor_t,
-    s_log_f_sum_q_anchor_h,
     s_lse_log2_b,
     s_lse_log2_t,
     s_lse_log2_h,
@@ -2511,10 +2474,10 @@ def fox_bwd_columns_tma(
                 do.load([tl.cast(i_b, tl.int32), tl.cast(i_h, tl.int32), i_r, 0]), BM, BV
             )
             anchor_log_f_sum_q = tl.load(
-                log_f_sum_q_anchor
-                + i_b * s_log_f_sum_q_anchor_b
-                + tl.cast(i_r, tl.int64) * s_log_f_sum_q_anchor_t
-                + i_h * s_log_f_sum_q_anchor_h,
+                log_f_sum_q
+                + i_b * s_log_f_sum_q_b
+                + tl.cast(i_r, tl.int64) * s_log_f_sum_q_t
+                + i_h * s_log_f_sum_q_h,
             )
             p_lse_near = (
                 lse_log2_near
@@ -2571,16 +2534,7 @@ def fox_bwd_columns_tma(
 
 
 def launch_fox_fwd(
-    call,
-    scale,
-    q,
-    k,
-    log_f_sum_q,
-    log_f_sum_k,
-    log_f_sum_q_low,
-    log_f_sum_k_low,
-    log_f_sum_q_anchor,
-    v,
+    call, scale, q, k, log_f_sum_q, log_f_sum_k, log_f_sum_q_low, log_f_sum_k_low, v
 ):
     """o [batch, time_q, head, d_v],
     o_exact [batch, time_q, head, d_v],
@@ -2605,7 +2559,6 @@ def launch_fox_fwd(
                     log_f_sum_k,
                     log_f_sum_q_low,
                     log_f_sum_k_low,
-                    log_f_sum_q_anchor,
                     v,
                     o,
                     o_exact,
@@ -2618,7 +2571,6 @@ def launch_fox_fwd(
                     *log_f_sum_k.stride()[1:],
                     *log_f_sum_q_low.stride()[1:],
                     *log_f_sum_k_low.stride()[1:],
-                    *log_f_sum_q_anchor.stride()[1:],
                     *v.stride()[1:],
                     *o.stride()[1:],
                     *o_exact.stride()[1:],
@@ -2649,7 +2601,6 @@ def launch_fox_fwd(
                     log_f_sum_k,
                     log_f_sum_q_low,
                     log_f_sum_k_low,
-                    log_f_sum_q_anchor,
                     described(v, 128, padded_width(v.shape[-1])),
                     o,
                     o_exact,
@@ -2659,7 +2610,6 @@ def launch_fox_fwd(
                     *log_f_sum_k.stride(),
                     *log_f_sum_q_low.stride(),
                     *log_f_sum_k_low.stride(),
-                    *log_f_sum_q_anchor.stride(),
                     *o.stride(),
                     *o_exact.stride(),
                     *lse.stride(),
@@ -2693,7 +2643,6 @@ def launch_fox_fwd(
                     log_f_sum_k,
                     log_f_sum_q_low,
                     log_f_sum_k_low,
-                    log_f_sum_q_anchor,
                     v,
                     o,
                     o_exact,
@@ -2705,7 +2654,6 @@ def launch_fox_fwd(
                     *log_f_sum_k.stride(),
                     *log_f_sum_q_low.stride(),
                     *log_f_sum_k_low.stride(),
-                    *log_f_sum_q_anchor.stride(),
                     *v.stride(),
                     *o.stride(),
                     *o_exact.stride(),
@@ -2740,7 +2688,6 @@ def launch_fox_bwd_rows(
     log_f_sum_k,
     log_f_sum_q_low,
     log_f_sum_k_low,
-    log_f_sum_q_anchor,
     v,
     do,
     lse_log2,
@@ -2761,7 +2708,6 @@ def launch_fox_bwd_rows(
                     log_f_sum_k,
                     log_f_sum_q_low,
                     log_f_sum_k_low,
-                    log_f_sum_q_anchor,
                     v,
                     do,
                     lse_log2,
@@ -2775,7 +2721,6 @@ def launch_fox_bwd_rows(
                     *log_f_sum_k.stride()[1:],
                     *log_f_sum_q_low.stride()[1:],
                     *log_f_sum_k_low.stride()[1:],
-                    *log_f_sum_q_anchor.stride()[1:],
                     *v.stride()[1:],
                     *do.stride()[1:],
                     *lse_log2.stride()[1:],
@@ -2806,7 +2751,6 @@ def launch_fox_bwd_rows(
                     log_f_sum_k,
                     log_f_sum_q_low,
                     log_f_sum_k_low,
-                    log_f_sum_q_anchor,
                     described(v, 64, padded_width(v.shape[-1])),
                     described(do, 64, padded_width(v.shape[-1])),
                     lse_log2,
@@ -2817,7 +2761,6 @@ def launch_fox_bwd_rows(
                     *log_f_sum_k.stride(),
                     *log_f_sum_q_low.stride(),
                     *log_f_sum_k_low.stride(),
-                    *log_f_sum_q_anchor.stride(),
                     *lse_log2.stride(),
                     *delta.stride(),
                     *d_q.stride(),
@@ -2850,7 +2793,6 @@ def launch_fox_bwd_rows(
                     log_f_sum_k,
                     log_f_sum_q_low,
                     log_f_sum_k_low,
-                    log_f_sum_q_anchor,
                     v,
                     do,
                     lse_log2,
@@ -2863,7 +2805,6 @@ def launch_fox_bwd_rows(
                     *log_f_sum_k.stride(),
                     *log_f_sum_q_low.stride(),
                     *log_f_sum_k_low.stride(),
-                    *log_f_sum_q_anchor.stride(),
                     *v.stride(),
                     *do.stride(),
                     *lse_log2.stride(),
@@ -2898,7 +2839,6 @@ def launch_fox_bwd_columns(
     log_f_sum_k,
     log_f_sum_q_low,
     log_f_sum_k_low,
-    log_f_sum_q_anchor,
     v,
     do,
     lse_log2,
@@ -2925,7 +2865,6 @@ def launch_fox_bwd_columns(
                     log_f_sum_k,
                     log_f_sum_q_low,
                     log_f_sum_k_low,
-                    log_f_sum_q_anchor,
                     v,
                     do,
                     lse_log2,
@@ -2941,7 +2880,6 @@ def launch_fox_bwd_columns(
                     *log_f_sum_k.stride()[1:],
                     *log_f_sum_q_low.stride()[1:],
                     *log_f_sum_k_low.stride()[1:],
-                    *log_f_sum_q_anchor.stride()[1:],
                     *v.stride()[1:],
                     *do.stride()[1:],
                     *lse_log2.stride()[1:],
@@ -2974,7 +2912,6 @@ def launch_fox_bwd_columns(
                     log_f_sum_k,
                     log_f_sum_q_low,
                     log_f_sum_k_low,
-                    log_f_sum_q_anchor,
                     described(v, 64, padded_width(v.shape[-1])),
                     described(do, 64, padded_width(v.shape[-1])),
                     lse_log2,
@@ -2987,7 +2924,6 @@ def launch_fox_bwd_columns(
                     *log_f_sum_k.stride(),
                     *log_f_sum_q_low.stride(),
                     *log_f_sum_k_low.stride(),
-                    *log_f_sum_q_anchor.stride(),
                     *lse_log2.stride(),
                     *delta.stride(),
                     *dv.stride(),
@@ -3022,7 +2958,6 @@ def launch_fox_bwd_columns(
                     log_f_sum_k,
                     log_f_sum_q_low,
                     log_f_sum_k_low,
-                    log_f_sum_q_anchor,
                     v,
                     do,
                     lse_log2,
@@ -3037,7 +2972,6 @@ def launch_fox_bwd_columns(
                     *log_f_sum_k.stride(),
                     *log_f_sum_q_low.stride(),
                     *log_f_sum_k_low.stride(),
-                    *log_f_sum_q_anchor.stride(),
                     *v.stride(),
                     *do.stride(),
                     *lse_log2.stride(),
@@ -3082,34 +3016,15 @@ class FoxAttention(torch.autograd.Function):
         log_f_sum_k,
         log_f_sum_q_low,
         log_f_sum_k_low,
-        log_f_sum_q_anchor,
         v,
         row_term,
     ):
         q, k, v = map(within_reach, (q, k, v))
         o, o_exact, lse = launch_fox_fwd(
-            call,
-            scale,
-            q,
-            k,
-            log_f_sum_q,
-            log_f_sum_k,
-            log_f_sum_q_low,
-            log_f_sum_k_low,
-            log_f_sum_q_anchor,
-            v,
+            call, scale, q, k, log_f_sum_q, log_f_sum_k, log_f_sum_q_low, log_f_sum_k_low, v
         )
         ctx.save_for_backward(
-            q,
-            k,
-            log_f_sum_q,
-            log_f_sum_k,
-            log_f_sum_q_low,
-            log_f_sum_k_low,
-            log_f_sum_q_anchor,
-            v,
-            o_exact,
-            lse,
+            q, k, log_f_sum_q, log_f_sum_k, log_f_sum_q_low, log_f_sum_k_low, v, o_exact, lse
         )
         ctx.call = call
         ctx.scale = scale
@@ -3125,7 +3040,6 @@ class FoxAttention(torch.autograd.Function):
             log_f_sum_k,
             log_f_sum_q_low,
             log_f_sum_k_low,
-            log_f_sum_q_anchor,
             v,
             o_exact,
             lse,
@@ -3147,14 +3061,13 @@ class FoxAttention(torch.autograd.Function):
                 log_f_sum_k,
                 log_f_sum_q_low,
                 log_f_sum_k_low,
-                log_f_sum_q_anchor,
                 v,
                 do,
                 lse_log2,
                 delta,
             )
             d_q = fold_heads(d_q, q, 2)
-        if any(ctx.needs_input_grad[n] for n in (3, 5, 9)):
+        if any(ctx.needs_input_grad[n] for n in (3, 5, 8)):
             dv, d_k, d_log_f_sum_k = launch_fox_bwd_columns(
                 ctx.call,
                 ctx.scale,
@@ -3164,7 +3077,6 @@ class FoxAttention(torch.autograd.Function):
                 log_f_sum_k,
                 log_f_sum_q_low,
                 log_f_sum_k_low,
-                log_f_sum_q_anchor,
                 v,
                 do,
                 lse_log2,
@@ -3174,7 +3086,7 @@ class FoxAttention(torch.autograd.Function):
             d_log_f_sum_k = fold_heads(d_log_f_sum_k, log_f_sum_k, 2)
             dv = dv.to(v.dtype)
         d_row_term = dlse
-        return None, None, d_q, d_k, None, d_log_f_sum_k, None, None, None, dv, d_row_term
+        return None, None, d_q, d_k, None, d_log_f_sum_k, None, None, dv, d_row_term
 
 
 SHAPES = {
@@ -3327,7 +3239,6 @@ def fox(
         log_f_sum_high,
         log_f_sum_low[:, rows],
         log_f_sum_low,
-        log_f_sum_high[:, rows],
         v,
         log_f_sum_high[:, rows],
     )

@@ -18,7 +18,6 @@ def fox_fwd(
         log_f_sum_k: T.Tensor((B, T_k, H), "float32"),
         log_f_sum_q_low: T.Tensor((B, T_q, H), "float32"),
         log_f_sum_k_low: T.Tensor((B, T_k, H), "float32"),
-        log_f_sum_q_anchor: T.Tensor((B, T_q, H), "float32"),
         v: T.Tensor((B, T_k, KV, DV), io),
         o: T.Tensor((B, T_q, H, DV), io),
         o_exact: T.Tensor((B, T_q, H, DV), "float32"),
@@ -62,7 +61,7 @@ def fox_fwd(
                 b_log_f_sum_q[m] = T.if_then_else(
                     i_r + m < T_q, log_f_sum_q[i_b, i_r + m, i_h], 0.0
                 )
-            anchor_log_f_sum_q = log_f_sum_q_anchor[i_b, i_r, i_h]
+            anchor_log_f_sum_q = log_f_sum_q[i_b, i_r, i_h]
             for m in T.Parallel(BM):
                 b_log_f_sum_q_low[m] = T.if_then_else(
                     i_r + m < T_q, log_f_sum_q_low[i_b, i_r + m, i_h], 0.0
@@ -194,7 +193,6 @@ def fox_bwd_columns(
         log_f_sum_k: T.Tensor((B, T_k, H), "float32"),
         log_f_sum_q_low: T.Tensor((B, T_q, H), "float32"),
         log_f_sum_k_low: T.Tensor((B, T_k, H), "float32"),
-        log_f_sum_q_anchor: T.Tensor((B, T_q, H), "float32"),
         v: T.Tensor((B, T_k, KV, DV), io),
         do_: T.Tensor((B, T_q, H, DV), io),
         lse_log2: T.Tensor((B, T_q, H), "float32"),
@@ -314,7 +312,7 @@ def fox_bwd_columns(
                 for i_t in T.serial(T.ceildiv(full_stop - full, BM)):
                     i_r = full + i_t * BM
                     T.copy(do_[i_b, i_r : i_r + BM, i_h, 0:BV], b_do, disable_tma=True)
-                    anchor_log_f_sum_q = log_f_sum_q_anchor[i_b, i_r, i_h]
+                    anchor_log_f_sum_q = log_f_sum_q[i_b, i_r, i_h]
                     for m in T.Parallel(BM):
                         b_lse_near[m] = lse_log2_near[i_b, i_r + m, i_h]
                         b_delta[m] = delta[i_b, i_r + m, i_h]
