@@ -10,7 +10,7 @@ only where other tiles were found best there.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
@@ -44,6 +44,10 @@ IO: Mapping[torch.dtype, Literal["f32", "f16", "bf16"]] = {
     torch.float16: "f16",
     torch.bfloat16: "bf16",
 }
+
+
+KINDS = 1024
+"""Calls with other shapes than those seen are checked anew; so many are remembered."""
 
 
 def compile(
@@ -129,6 +133,7 @@ class Attention:
     ) -> None:
         self.variant, self.target, self.config, self.tuning = variant, target, config, tuning
         self._modules: dict[Form, ModuleType] = {}
+        self._known: dict[Hashable, tuple[dict[str, int], Form]] = {}
         self._lock = threading.Lock()
 
     @eager
@@ -157,16 +162,29 @@ class Attention:
             raise self._surplus(len(extra))
         tensors = {"q": q, "k": k, "v": v, **inputs}
         packed = any(x is not None for x in (cu_seqlens, cu_seqlens_q, cu_seqlens_k))
-        sizes = check_tensors(self.variant, tensors, packed=packed)
-        if positions is not None:
-            starts = cu_seqlens if cu_seqlens is not None else cu_seqlens_k
-            check_positions(self.variant, positions, sizes, starts)
         offsets = next((x for x in (cu_seqlens, cu_seqlens_k) if x is not None), None)
-        form = self._form(tensors, offsets, packed=packed, positions=positions is not None)
+        sizes, form = self._checked(tensors, offsets, packed=packed, at=positions is not None)
+        if positions is not None:
+            check_positions(self.variant, positions, sizes, offsets)
         function = getattr(self.module(form), self.variant.name)
         packs = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
         options = {"cu_seqlens": cu_seqlens, "positions": positions, "return_lse": return_lse}
         return function(q, k, v, **inputs, **packs, **options)
+
+    def _checked(
+        self, tensors: Mapping[str, Any], offsets: Tensor | None, *, packed: bool, at: bool
+    ) -> tuple[dict[str, int], Form]:
+        """The sizes and the form of a call; tensors of the same kinds are looked at once."""
+        sequences = getattr(offsets, "shape", None)
+        kinds = tuple((name, *_kind(x)) for name, x in tensors.items()), sequences, packed, at
+        known = self._known.get(kinds)
+        if known is None:
+            sizes = check_tensors(self.variant, tensors, packed=packed)
+            known = sizes, self._form(tensors, offsets, packed=packed, positions=at)
+            if len(self._known) >= KINDS:
+                self._known.clear()
+            self._known[kinds] = known
+        return known
 
     def prefill(self, q: Tensor, k: Tensor, v: Tensor, **inputs: Any) -> Any:
         """The output as of a call, and the cache that decoding goes on from; without gradients.
@@ -321,6 +339,11 @@ class Attention:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Attention, (self.variant, self.target, self.config, self.tuning)
+
+
+def _kind(x: Any) -> tuple[Any, ...]:
+    """What a check reads of a tensor; of anything else what refuses it."""
+    return (x.shape, x.dtype, x.device, x.layout) if isinstance(x, Tensor) else (type(x),)
 
 
 def copies_tiles(device: torch.device) -> bool:

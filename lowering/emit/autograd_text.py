@@ -17,7 +17,6 @@ from gnomon.dsl.errors import CompilerBug
 from gnomon.lowering.core import Attention, Stream
 from gnomon.lowering.emit.launch import Launched
 from gnomon.lowering.emit.text import INDENT, WIDTH, Code, atom, call, docstring, remark, statement
-from gnomon.lowering.passes.fold_log2e import LOG2E
 
 _WHY_EXACT = "o in fp32: the error of a rounded one would add up in the gradient of a running sum"
 
@@ -149,19 +148,17 @@ class AutogradPrinter:
         return [*lines, *_spread("return ", results)]
 
     def _delta(self) -> list[str]:
-        lines = []
+        if self.attention.normaliser == "weighted_sum":
+            return []
+        lines = remark(_WHY_EXACT, 2) if self.kept_o == "o_exact" else []
         if self.has_lse:
-            lines += [f"{INDENT * 2}dead = lse == -torch.inf"]
-            lines += [f"{INDENT * 2}dlse = dlse.masked_fill(dead, 0.0)"]
-            lines += [
-                f"{INDENT * 2}lse_log2 = along_time(lse.masked_fill(dead, torch.inf) * {LOG2E})"
-            ]
-        if self.attention.normaliser != "weighted_sum":
-            lines += remark(_WHY_EXACT, 2) if self.kept_o == "o_exact" else []
-            less = " - dlse" if self.has_lse else ""
-            product = f"row_dot(do, {self.kept_o}){less}"
-            lines += [f"{INDENT * 2}delta = along_time({product})"]
-        return lines
+            found, product = (
+                "delta, lse_log2, dlse",
+                f"row_statistics(do, {self.kept_o}, lse, dlse)",
+            )
+        else:
+            found, product = "delta", f"along_time(row_dot(do, {self.kept_o}))"
+        return [*lines, f"{INDENT * 2}{found} = {product}"]
 
     def _halves(self) -> list[tuple[Launched, list[Stream]]]:
         """The backward kernels, each with the streams whose gradient it forms."""
@@ -220,7 +217,8 @@ class AutogradPrinter:
             group = atom(f"lse.shape[2] // {sink.name}.shape[-1]")
             code = call(f"{sink.name}.repeat_interleave", group, atom("-1"))
             lines = statement(f"{name} = ", code, 2)
-        return [*lines, f"{INDENT * 2}p_sink = ({name} - lse).exp().masked_fill(dead, 0.0)"]
+        dead = "lse == -torch.inf"
+        return [*lines, f"{INDENT * 2}p_sink = ({name} - lse).exp().masked_fill({dead}, 0.0)"]
 
     def _sink_gradient(self, sink: Stream) -> list[str]:
         if f"d_{sink.name}" in {t.name for half, _ in self._halves() for t in half.outputs}:

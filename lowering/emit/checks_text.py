@@ -24,19 +24,27 @@ def learn_axis(sizes, axis, size):
 
 def check_tensors(tensors):
     """The sizes of the axes of a call."""
-    sizes, q = {"1": 1}, tensors["q"]
-    for name, axes in SHAPES.items():
-        x = tensors[name]
-        if not isinstance(x, torch.Tensor):
-            refuse(name, "a tensor", type(x).__name__)
-        known = [axis if axis not in sizes else f"{axis} {sizes[axis]}" for axis in axes.split()]
-        if x.ndim != len(known) or not all(map(partial(learn_axis, sizes), axes.split(), x.shape)):
-            refuse(name, f"the shape [{', '.join(known)}]", list(x.shape))
-        if x.device != q.device:
-            refuse(name, f"the device of q, {q.device}", x.device)
-        if x.layout != torch.strided:
-            refuse(name, "a dense tensor", x.layout)
-        check_dtype(name, x, q)
+    for name in SHAPES:
+        if not isinstance(tensors[name], torch.Tensor):
+            refuse(name, "a tensor", type(tensors[name]).__name__)
+    found = (tensors[name] for name in SHAPES)
+    return sizes_of(tuple((x.shape, x.dtype, x.device, x.layout) for x in found))
+
+
+@lru_cache(maxsize=1024)
+def sizes_of(kinds):
+    """The sizes of the axes of tensors of these kinds: each combination is looked at once."""
+    sizes, (q, *_) = {"1": 1}, kinds
+    for (name, axes), (shape, dtype, device, layout) in zip(SHAPES.items(), kinds, strict=True):
+        axes = axes.split()
+        known = [axis if axis not in sizes else f"{axis} {sizes[axis]}" for axis in axes]
+        if len(shape) != len(axes) or not all(map(partial(learn_axis, sizes), axes, shape)):
+            refuse(name, f"the shape [{', '.join(known)}]", list(shape))
+        if device != q[2]:
+            refuse(name, f"the device of q, {q[2]}", device)
+        if layout != torch.strided:
+            refuse(name, "a dense tensor", layout)
+        check_dtype(name, dtype, q[1])
     if sizes["kv_head"] < 1 or sizes["head"] % sizes["kv_head"]:
         refuse("k", f"a number of heads that divides the {sizes['head']} of q", sizes["kv_head"])
     for name, width in (("q", "d"), ("v", "d_v")):
@@ -45,17 +53,17 @@ def check_tensors(tensors):
     return {name: int(size) for name, size in sizes.items()}
 
 
-def check_dtype(name, x, q):
+def check_dtype(name, dtype, of_q):
     """q, k and v alike, sums along the sequence in float32, indices as integers."""
     if name in INTEGERS:
-        if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
-            refuse(name, "integers", x.dtype)
-    elif name in ("q", "k", "v") and x.dtype != q.dtype:
-        refuse(name, f"the dtype of q, {q.dtype}", x.dtype)
-    elif not x.is_floating_point():
-        refuse(name, "floating point numbers", x.dtype)
-    elif name in SUMMED and x.dtype not in (torch.float32, torch.float64):
-        refuse(name, f"float32, because it is summed along the sequence: {name}.float()", x.dtype)
+        if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+            refuse(name, "integers", dtype)
+    elif name in ("q", "k", "v") and dtype != of_q:
+        refuse(name, f"the dtype of q, {of_q}", dtype)
+    elif not dtype.is_floating_point:
+        refuse(name, "floating point numbers", dtype)
+    elif name in SUMMED and dtype not in (torch.float32, torch.float64):
+        refuse(name, f"float32, because it is summed along the sequence: {name}.float()", dtype)
 
 
 def check_offsets(name, offsets, total, axis):

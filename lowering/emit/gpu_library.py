@@ -10,85 +10,87 @@ def within_reach(x):
     reach = 256 * abs(x.stride(1)) + x.shape[-1] * abs(x.stride(-1))
     return x if reach < 2**31 else x.contiguous()
 ''',
-    "sum_by_tile_on_gpu": '''
-@triton.jit(do_not_specialize=["T"])
-def sums_by_tile(
-    high,
-    low,
-    base,
-    out,
-    s_x_b,
-    s_x_h,
+    "row_statistics_on_gpu": '''
+@triton.jit(do_not_specialize=["s_a_b", "s_a_h", "s_b_b", "s_b_h", "T", "H"])
+def rows_of_backward(
+    a,
+    b,
+    lse,
+    dlse,
+    delta,
+    lse_log2,
+    dlse_alive,
+    s_a_b,
+    s_a_t,
+    s_a_h,
+    s_a_d,
     s_b_b,
+    s_b_t,
     s_b_h,
+    s_b_d,
+    s_l_b,
+    s_l_t,
+    s_l_h,
+    s_g_b,
+    s_g_t,
+    s_g_h,
     s_o_b,
     s_o_h,
     T,
     H,
-    G,
-    ROWS: tl.constexpr,
-    LAST: tl.constexpr,
-    HAS_BASE: tl.constexpr,
+    D: tl.constexpr,
     BT: tl.constexpr,
+    BD: tl.constexpr,
 ):
-    """out_t = base_t + (x_a - x_t) / ln 2, a the last token of t's tile, or x_a the high digits
-    of the first one.
-    """
+    """delta = a . b - dlse and lse / ln 2 of each row; inf, and no dlse, of one without keys."""
     i_h = (tl.program_id(0) % H).to(tl.int64)
     i_b = (tl.program_id(0) // H).to(tl.int64)
-    o_t = tl.program_id(1) * BT + tl.arange(0, BT)
-    o_a = o_t // ROWS * ROWS
-    if LAST:
-        o_a = tl.minimum(o_a + ROWS, T) - 1
-    start = i_b * s_x_b + i_h // G * s_x_h
-    inside = o_t < T
-    b_high = tl.load(high + start + o_t, mask=inside, other=0.0)
-    b_low = tl.load(low + start + o_t, mask=inside, other=0.0)
-    a_high = tl.load(high + start + o_a, mask=inside, other=0.0)
-    apart = a_high - b_high - b_low
-    if LAST:
-        apart = a_high - b_high + (tl.load(low + start + o_a, mask=inside, other=0.0) - b_low)
-    b_out = apart * 1.4426950408889634
-    if HAS_BASE:
-        b_out += tl.load(base + i_b * s_b_b + i_h * s_b_h + o_t, mask=inside, other=0.0)
-    tl.store(out + i_b * s_o_b + i_h * s_o_h + o_t, b_out, mask=inside)
+    o_t = (tl.program_id(1) * BT + tl.arange(0, BT)).to(tl.int64)
+    o_d = tl.arange(0, BD)
+    inside = (o_t[:, None] < T) & (o_d[None, :] < D)
+    p_a = a + i_b * s_a_b + i_h * s_a_h + o_t[:, None] * s_a_t + o_d[None, :] * s_a_d
+    p_b = b + i_b * s_b_b + i_h * s_b_h + o_t[:, None] * s_b_t + o_d[None, :] * s_b_d
+    b_a = tl.load(p_a, mask=inside, other=0.0).to(tl.float32)
+    b_b = tl.load(p_b, mask=inside, other=0.0).to(tl.float32)
+    b_lse = tl.load(lse + i_b * s_l_b + o_t * s_l_t + i_h * s_l_h, mask=o_t < T, other=0.0)
+    b_dlse = tl.load(dlse + i_b * s_g_b + o_t * s_g_t + i_h * s_g_h, mask=o_t < T, other=0.0)
+    dead = b_lse == float("-inf")
+    b_dlse = tl.where(dead, 0.0, b_dlse)
+    o_out = i_b * s_o_b + i_h * s_o_h + o_t
+    tl.store(delta + o_out, tl.sum(b_a * b_b, 1) - b_dlse, mask=o_t < T)
+    b_log2 = tl.where(dead, float("inf"), b_lse * 1.4426950408889634)
+    tl.store(lse_log2 + o_out, b_log2, mask=o_t < T)
+    tl.store(dlse_alive + o_out, b_dlse, mask=o_t < T)
 
 
-def sum_by_tile(high, low, rows, base, last):
-    """[batch, time, head], like the sums of a head laid along time."""
-    B, T, H = (high if base is None else base).shape
-    steps = triton.cdiv(T, 16) * 16
-    out = torch.empty(B, H, steps, dtype=torch.float32, device=high.device)[..., :T].transpose(1, 2)
-    if out.numel():
-        like = high if base is None else base
-        with device_of(high):
-            sums_by_tile[(B * H, triton.cdiv(T, 1024))](
-                high,
-                low,
-                like,
-                out,
-                *high.stride()[::2],
-                *like.stride()[::2],
-                *out.stride()[::2],
+def row_statistics(do, o, lse, dlse):
+    """What the backward kernels read of each row, [batch, time, head], and dlse.
+
+    delta = do . o - dlse, and lse / ln 2. A row without keys has inf there, and no dlse.
+    """
+    B, T, H, D = o.shape
+    shape = 3, B, H, triton.cdiv(T, 16) * 16
+    found = torch.empty(shape, dtype=torch.float32, device=o.device)
+    if o.numel():
+        with device_of(o):
+            rows_of_backward[(B * H, triton.cdiv(T, 32))](
+                do,
+                o,
+                lse,
+                dlse,
+                *found,
+                *do.stride(),
+                *o.stride(),
+                *lse.stride(),
+                *dlse.stride(),
+                *found.stride()[1:3],
                 T,
                 H,
-                H // high.shape[2],
-                ROWS=rows,
-                LAST=last,
-                HAS_BASE=base is not None,
-                BT=1024,
+                D=D,
+                BT=32,
+                BD=padded_width(D),
             )
-    return out
-
-
-def until_tile_end(high, low, rows):
-    """(x_e - x_t) / ln 2, e the last of t's tile of tokens; x = high + low [batch, time, heads]."""
-    return sum_by_tile(high, low, rows, None, True)
-
-
-def since_tile_start(high, low, rows, base):
-    """base_t - (x_t - high_b) / ln 2, b the first of t's tile; base [batch, time, head]."""
-    return sum_by_tile(high, low, rows, base, False)
+    return found[..., :T].transpose(2, 3).unbind(0)
 ''',
     "row_dot_on_gpu": '''
 @triton.jit(do_not_specialize=["s_a_b", "s_a_h", "s_b_b", "s_b_h", "T", "H"])
@@ -247,8 +249,12 @@ def rotate_pairs(x, angle):
 }
 INSTEAD = {
     "sum_by_tile": ("sum_by_tile_on_gpu",),
+    "prefix_digits": ("prefix_digits_on_gpu",),
     "row_dot": ("row_dot_on_gpu",),
+    "row_statistics": ("row_statistics_on_gpu",),
     "rotate_half": ("rotation_on_gpu", "rotate_half_on_gpu"),
     "rotate_pairs": ("rotation_on_gpu", "rotate_pairs_on_gpu"),
 }
 """What stands for a function of the torch library in a module for a GPU."""
+INNER = frozenset({"Rotation", "rotate_planes", "rotated", "row_dots", "rows_of_backward"})
+"""What only these functions call."""

@@ -43,7 +43,7 @@ from gnomon.lowering.emit.prologue import (
 )
 from gnomon.lowering.emit.signature_text import Signature
 from gnomon.lowering.emit.text import INDENT, WIDTH, atom, call, docstring, keyword, statement
-from gnomon.lowering.emit.torch_library import functions
+from gnomon.lowering.emit.torch_library import closure, functions
 from gnomon.lowering.emit.transport_kernels import module_parts
 from gnomon.lowering.pipelines import Kernels
 
@@ -212,11 +212,13 @@ def _printed_kernels(module: Module, kernels: Sequence[tile.Kernel]) -> list[str
 def _library(module: Module, values: Body, kernels: Sequence[tile.Kernel]) -> list[str]:
     found = helpers(values, is_given=_takes_positions(module, values.signature))
     found.add("refuse_second_derivative")
-    found |= {"along_time"} if "two_digits" in found else set()
     found |= {"array", "cdiv", "run"} if module.target == "numba" else {"padded_width", "device_of"}
     found |= {"when_called"} if module.target == "numba" and module.jit else set()
-    if any(a.normaliser != "weighted_sum" for a in module.program.attentions):
-        found |= {"along_time", "row_dot"}
+    for each in module.program.attentions:
+        if each.normaliser == "softmax":
+            found.add("row_statistics")
+        elif each.normaliser != "weighted_sum":
+            found |= {"along_time", "row_dot"}
     for made in (each for kernel in kernels for each in kernel.made):
         found |= made_library.wanted(made)
     if any(kernel.name.endswith("_tma") for kernel in kernels):
@@ -224,7 +226,7 @@ def _library(module: Module, values: Body, kernels: Sequence[tile.Kernel]) -> li
     if module.target == "triton":
         found.add("within_reach")
         found = {own for name in found for own in gpu_library.INSTEAD.get(name, (name,))}
-    return functions(found)
+    return functions(closure(found))
 
 
 # ---- the head of the file
@@ -239,7 +241,7 @@ def _opening(module: Module, kernels: Sequence[tile.Kernel], code: Sequence[str]
         standard += ["import threading", "from concurrent.futures import ThreadPoolExecutor"]
     contexts = [x for x in ("contextmanager", "nullcontext") if x in text]
     standard += [f"from contextlib import {', '.join(contexts)}"] * bool(contexts)
-    tools = "partial, wraps" if "@wraps(" in text else "partial"
+    tools = "lru_cache, partial" + ", wraps" * ("@wraps(" in text)
     standard += ["from fractions import Fraction", f"from functools import {tools}"]
     standard += ["from itertools import pairwise", "from typing import NamedTuple"]
     third = ["import torch"]

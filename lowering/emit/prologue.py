@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gnomon.dsl.masks import is_causal
-from gnomon.dsl.nodes import At, Builtin, Dot, Expr, Input, walk
+from gnomon.dsl.nodes import At, Builtin, Dot, Expr, Input, PrefixSum, walk
 from gnomon.lowering.core import Anchored, Attention, Index, Output, Program, Read, Stream
 from gnomon.lowering.emit import transport_library, transport_text
 from gnomon.lowering.emit.autograd_text import class_name, hosts, tensors
@@ -76,16 +76,25 @@ class Body(Values):
         """The high or the low digits of a prefix sum: split once, whoever reads them."""
         total = stream.value.x if isinstance(stream.value, At) else stream.value
         if total not in self.halves:
-            whole = self.value(total, exact=True)
             stem = self.name(total)
             names = [self.free(f"{stem}_{part}") for part in ("high", "low")]
-            code = call(self.helper("two_digits"), whole.code)
+            whole, code = self.sum_of(total)
             self.lines += statement(f"{', '.join(names)} = ", code, self.depth)
             self.halves[total] = tuple(
                 replace(whole, code=atom(name), dtype="f32") for name in names
             )
         half = self.halves[total][stream.role == "low"]
         return (self.read_rows(half) if stream.place == "row" else half).code
+
+    def sum_of(self, total: Expr) -> tuple[Value, Code]:
+        """A prefix sum, and the call that gives its two digits."""
+        if isinstance(total, PrefixSum) and total.inclusive:
+            steps = self.value(total.x, exact=True, guards=())
+            # kernels widen what they read
+            given = steps.code.text.removesuffix(".double()") if self.on_gpu else steps.code.text
+            return steps, call(self.helper("prefix_digits"), atom(given), atom("call"))
+        whole = self.value(total, exact=True)
+        return whole, call(self.helper("two_digits"), whole.code)
 
     # ---- transports
 

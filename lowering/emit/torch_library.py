@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gnomon.lowering.emit import gpu_library, made_library
+from gnomon.lowering.emit import gpu_library, gpu_sums, made_library
 
 _SOURCES = {
     "prefix_sum": '''
@@ -42,6 +42,22 @@ def two_digits(x):
     """
     high = x.float()
     return along_time(high), along_time((x.detach() - high.detach()).float())
+''',
+    "prefix_digits": '''
+def prefix_digits(x, call):
+    """The sum of x [batch, time, heads] up to each token of its sequence, in two digits."""
+    return two_digits(prefix_sum(x, sequence_starts(call)))
+''',
+    "row_statistics": '''
+def row_statistics(do, o, lse, dlse):
+    """What the backward kernels read of each row, [batch, time, head], and dlse.
+
+    delta = do . o - dlse, and lse / ln 2. A row without keys has inf there, and no dlse.
+    """
+    dead = lse == -torch.inf
+    dlse = dlse.masked_fill(dead, 0.0)
+    lse_log2 = along_time(lse.masked_fill(dead, torch.inf) * 1.4426950408889634)
+    return along_time(row_dot(do, o) - dlse), lse_log2, dlse
 ''',
     "refuse_second_derivative": '''
 def refuse_second_derivative():
@@ -291,19 +307,27 @@ def has_descriptors(*tensors):
 
     It wants a last axis without gaps, and addresses and the other strides in whole 16 bytes.
     """
-    if tensors[0].is_cuda and torch.cuda.get_device_capability(tensors[0].device) < (9, 0):
+    if tensors[0].is_cuda and not copies_tiles(tensors[0].device):
         return False
     for x in tensors:
         *steps, last = x.stride()
-        apart = [step * x.element_size() for step in steps]
-        if x.numel() == 0 or last != 1 or x.data_ptr() % 16 or any(n <= 0 or n % 16 for n in apart):
+        size = x.element_size()
+        if x.numel() == 0 or last != 1 or x.data_ptr() % 16:
+            return False
+        if any(step <= 0 or step * size % 16 for step in steps):
             return False
     return True
+
+
+@lru_cache
+def copies_tiles(device):
+    """Whether a GPU copies tiles by hardware."""
+    return torch.cuda.get_device_capability(device) >= (9, 0)
 ''',
     "padded_width": '''
 def padded_width(width):
     """The power of two, at least 16, that holds a width."""
-    return max(16, triton.next_power_of_2(width))
+    return max(16, 1 << (width - 1).bit_length())
 ''',
     "softmax": '''
 def softmax(logit, visible, sink=None):
@@ -348,9 +372,24 @@ def read_columns(table, index):
 
 
 _SOURCES |= made_library.SOURCES
-_SOURCES |= gpu_library.SOURCES
-NAMES = frozenset(_SOURCES) | {"Rotation", "rotate_planes", "rotated", "row_dots"}
+_SOURCES |= gpu_sums.SOURCES | gpu_library.SOURCES
+NAMES = frozenset(_SOURCES) | gpu_library.INNER | gpu_sums.INNER
 """What a module may call."""
+
+_NEEDS = {
+    "prefix_digits": ("two_digits", "prefix_sum", "sequence_starts"),
+    "two_digits": ("along_time",),
+    "row_statistics": ("along_time", "row_dot"),
+    "row_statistics_on_gpu": ("padded_width", "device_of"),
+}
+
+
+def closure(names: Iterable[str]) -> set[str]:
+    """These functions and those that they call."""
+    found = set(names)
+    while more := {x for name in found for x in _NEEDS.get(name, ())} - found:
+        found |= more
+    return found
 
 
 def functions(names: Iterable[str]) -> list[str]:

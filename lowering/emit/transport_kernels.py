@@ -35,7 +35,10 @@ LIBRARY = ("device_of", "padded_width", "described", "has_descriptors")
 
 _TREE = '''\
 class Tree(NamedTuple):
-    """The sizes of a call: N leaves of `leaf` tokens, L levels, R rows a level of versions."""
+    """The sizes of a call: N leaves of `leaf` tokens, L levels, R rows a level of versions.
+
+    `dtype` of queries and keys, `transition` of w.
+    """
 
     B: int
     T: int
@@ -45,6 +48,7 @@ class Tree(NamedTuple):
     block: int
     leaf: int
     dtype: torch.dtype
+    transition: torch.dtype
 
     @property
     def G(self):
@@ -189,7 +193,8 @@ class TransportKernels:
     def _forward(self, launches: Mapping[str, StageLaunch]) -> list[str]:
         plan, lines = self.plan, [f"{INDENT * 2}B, T, H, D = q.shape"]
         block, leaf = str(plan.block), str(plan.block * plan.blocks)
-        tree = call("Tree", *map(atom, ("B", "T", "H", "k.shape[2]", "D", block, leaf, "q.dtype")))
+        given = ("B", "T", "H", "k.shape[2]", "D", block, leaf, "q.dtype", "w.dtype")
+        tree = call("Tree", *map(atom, given))
         lines += statement("tree = ", tree, 2)
         for name in ("blocks", "leaves"):
             lines += _run(launches[name], 2)
@@ -237,7 +242,8 @@ def module_parts(*, shared: bool, width: int, leaf: int, known: Sequence[str]) -
 
     `shared`: u is w; `width` of q and k, `leaf` tokens of 64 or 128.
     """
-    plan = Plan(blocks=leaf // 64, shared=shared, whole=width >= 16 and not width & (width - 1))
+    whole = width >= 16 and not width & (width - 1)
+    plan = Plan(blocks=leaf // 64, shared=shared, whole=whole, transition="io")
     parts = TransportKernels(plan, width).parts()
     there = set(known)
     return [*(part for part in parts if part not in there), moved_function(shared=shared)]
@@ -245,7 +251,9 @@ def module_parts(*, shared: bool, width: int, leaf: int, known: Sequence[str]) -
 
 def moved_function(*, shared: bool) -> str:
     """The function that a module calls: the kernels where they serve, else torch."""
-    u = "" if shared else "u.float(), "
+    given = "w" if shared else "w, u"
+    known = "w.dtype != torch.float64"
+    known = known if shared else "torch.float64 not in (w.dtype, u.dtype)"
     return f'''\
 def move_along(call, q, k, w, u, beta):
     """Versions of queries and of keys, and the dots inside of leaves, of steps I - beta w u^T.
@@ -253,8 +261,9 @@ def move_along(call, q, k, w, u, beta):
     Kernels are for calls of one sequence whose tokens are all queries.
     """
     is_whole = call.cu_seqlens_k is None and call.T_q == call.T_k
-    if is_whole and q.numel() and q.dtype != torch.float32:
-        return Transport.apply(q, k, w.float(), {u}beta.float())
+    is_half = q.dtype != torch.float32 and {known}
+    if is_whole and q.numel() and is_half:
+        return Transport.apply(q, k, {given}, beta.float())
     return LowRankVersions.apply(call, q, k, w, u, beta)'''
 
 

@@ -46,6 +46,7 @@ _NUMBERS = {
     "TOP_NODE": "tree.first_node(tree.L - 1)",
 }
 _DTYPES = {"f16": "torch.float16", "f32": "torch.float32"}
+_OF_TRANSITIONS = ("dw", "du")
 LEVEL = ("NODES", "PARENTS", "FIRST", "SPAN")
 """Numbers of one level, which a launch is given."""
 
@@ -107,7 +108,8 @@ class StageLaunch:
         """Versions are full of zeros where the leaves are no power of two: rows of no rectangle."""
         sizes = {**_SIZES, **(self.sizes or {})}
         shape = [atom(sizes[axis]) for axis in tensor.axes]
-        dtype = _DTYPES.get(tensor.dtype, "tree.dtype")
+        io = "tree.transition" if tensor.name in _OF_TRANSITIONS else "tree.dtype"
+        dtype = _DTYPES.get(tensor.dtype, io)
         options = [keyword("dtype", atom(dtype)), keyword("device", atom(f"{like}.device"))]
         made = "tree.empty_versions" if "version" in tensor.axes else "torch.empty"
         return statement(f"{tensor.name} = ", call(made, *shape, *options), 1)

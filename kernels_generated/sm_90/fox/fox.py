@@ -8,7 +8,7 @@ writes it anew.
 
 from contextlib import nullcontext
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,20 +19,6 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 
-def prefix_sum(x, starts):
-    """The float64 sum of x over the tokens of a sequence up to each one, [batch, time, ...].
-
-    `starts` names the first token of each token's sequence where several are packed. A step below
-    -1e30 counts as -1e5: e^-1e5 is 0, and differences of sums stay finite in float32 too.
-    """
-    x = x.masked_fill(x < -1e30, -1e5)
-    parts = [x]
-    if starts is not None and len(starts):  # each sequence by itself: none must spoil another
-        parts = x.split(starts.unique_consecutive(return_counts=True)[1].tolist(), 1)
-    # along memory: across it a GPU takes forty times as long
-    return torch.cat([p.movedim(1, -1).contiguous().cumsum(-1).movedim(-1, 1) for p in parts], 1)
-
-
 def along_time(x):
     """x [batch, time, heads] laid out so that the numbers of a head follow one another.
 
@@ -41,15 +27,6 @@ def along_time(x):
     T, rows = x.shape[1], x.transpose(1, 2).contiguous()
     rows = F.pad(rows, (0, -T % 16))[..., :T] if T % 16 else rows
     return rows.transpose(1, 2)
-
-
-def two_digits(x):
-    """A float64 tensor as two of float32 laid along time, high + low: 48 bits between them.
-
-    The gradient goes through the high ones.
-    """
-    high = x.float()
-    return along_time(high), along_time((x.detach() - high.detach()).float())
 
 
 def refuse_second_derivative():
@@ -94,13 +71,6 @@ def query_rows(call):
     return torch.arange(call.T_q, device=shift.device) + call.of_queries(shift)[0, :, 0]
 
 
-def sequence_starts(call):
-    """The first token of each token's sequence, or None where nothing is packed."""
-    if call.cu_seqlens_k is None:
-        return None
-    return call.of_tokens(call.cu_seqlens_k[:-1])[0, :, 0]
-
-
 def fold_heads(gradient, like, axis):
     """A gradient summed over the query heads that share a head of `like`, shaped like it."""
     heads = like.shape[axis]
@@ -126,25 +96,27 @@ def has_descriptors(*tensors):
 
     It wants a last axis without gaps, and addresses and the other strides in whole 16 bytes.
     """
-    if tensors[0].is_cuda and torch.cuda.get_device_capability(tensors[0].device) < (9, 0):
+    if tensors[0].is_cuda and not copies_tiles(tensors[0].device):
         return False
     for x in tensors:
         *steps, last = x.stride()
-        apart = [step * x.element_size() for step in steps]
-        if x.numel() == 0 or last != 1 or x.data_ptr() % 16 or any(n <= 0 or n % 16 for n in apart):
+        size = x.element_size()
+        if x.numel() == 0 or last != 1 or x.data_ptr() % 16:
+            return False
+        if any(step <= 0 or step * size % 16 for step in steps):
             return False
     return True
 
 
+@lru_cache
+def copies_tiles(device):
+    """Whether a GPU copies tiles by hardware."""
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def padded_width(width):
     """The power of two, at least 16, that holds a width."""
-    return max(16, triton.next_power_of_2(width))
-
-
-def within_reach(x):
-    """x [batch, time, heads, width], copied where an offset inside of a tile has over 31 bits."""
-    reach = 256 * abs(x.stride(1)) + x.shape[-1] * abs(x.stride(-1))
-    return x if reach < 2**31 else x.contiguous()
+    return max(16, 1 << (width - 1).bit_length())
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -227,11 +199,156 @@ def since_tile_start(high, low, rows, base):
     return sum_by_tile(high, low, rows, base, False)
 
 
+@triton.jit(do_not_specialize=["T", "H", "s_x_b", "s_x_h"])
+def sums_of_steps(
+    x,
+    offsets,
+    high,
+    low,
+    s_x_b,
+    s_x_t,
+    s_x_h,
+    s_o_b,
+    s_o_h,
+    T,
+    H,
+    PACKED: tl.constexpr,
+    BT: tl.constexpr,
+):
+    """high + low [batch, heads, time]: the float64 sum of x up to each token of its sequence."""
+    i_h = (tl.program_id(0) % H).to(tl.int64)
+    i_b = (tl.program_id(0) // H).to(tl.int64)
+    first, last = 0, T
+    if PACKED:
+        first, last = tl.load(offsets + i_b), tl.load(offsets + i_b + 1)
+        i_b = i_b * 0
+    before = tl.zeros([1], tl.float64)
+    for i_t in range(first, last, BT):
+        o_t = (i_t + tl.arange(0, BT)).to(tl.int64)
+        p_x = x + i_b * s_x_b + o_t * s_x_t + i_h * s_x_h
+        b_x = tl.load(p_x, mask=o_t < last, other=0.0).to(tl.float64)
+        b_x = tl.where(b_x < -1e30, -1e5, b_x)
+        b_sum = before + tl.cumsum(b_x, 0)
+        b_high = b_sum.to(tl.float32)
+        p_out = i_b * s_o_b + i_h * s_o_h + o_t
+        tl.store(high + p_out, b_high, mask=o_t < last)
+        tl.store(low + p_out, (b_sum - b_high.to(tl.float64)).to(tl.float32), mask=o_t < last)
+        before += tl.sum(b_x, 0)
+
+
+@triton.jit(do_not_specialize=["T", "H", "s_x_b", "s_x_h", "s_d_b", "s_d_h"])
+def sums_of_gradients(
+    x,
+    offsets,
+    d,
+    d_x,
+    s_x_b,
+    s_x_t,
+    s_x_h,
+    s_d_b,
+    s_d_t,
+    s_d_h,
+    T,
+    H,
+    PACKED: tl.constexpr,
+    BT: tl.constexpr,
+):
+    """d_x [batch, heads, time]: the float64 sum of d from each token to the end of its sequence."""
+    i_h = (tl.program_id(0) % H).to(tl.int64)
+    i_b = (tl.program_id(0) // H).to(tl.int64)
+    first, last = 0, T
+    if PACKED:
+        first, last = tl.load(offsets + i_b), tl.load(offsets + i_b + 1)
+        i_b = i_b * 0
+    steps = tl.cdiv(last - first, BT)
+    after = tl.zeros([1], tl.float64)
+    for step in range(0, steps):
+        o_t = (first + (steps - 1 - step) * BT + tl.arange(0, BT)).to(tl.int64)
+        p_d = d + i_b * s_d_b + o_t * s_d_t + i_h * s_d_h
+        b_d = tl.load(p_d, mask=o_t < last, other=0.0).to(tl.float64)
+        p_x = x + i_b * s_x_b + o_t * s_x_t + i_h * s_x_h
+        b_x = tl.load(p_x, mask=o_t < last, other=0.0)
+        b_sum = tl.where(b_x < -1e30, 0.0, after + tl.cumsum(b_d, 0, reverse=True))
+        p_out = d_x + (i_b * H + i_h) * T + o_t
+        tl.store(p_out, b_sum.to(d_x.dtype.element_ty), mask=o_t < last)
+        after += tl.sum(b_d, 0)
+
+
+class PrefixDigits(torch.autograd.Function):
+    """The sum of x up to each token of its sequence, in two digits of float32.
+
+    A step below -1e30 counts as -1e5: e^-1e5 is 0, and differences of sums stay finite. The
+    gradient goes through the high digits.
+    """
+
+    @staticmethod
+    def forward(ctx, x, offsets):
+        B, T, H = x.shape
+        shape = B, H, triton.cdiv(T, 16) * 16
+        high, low = (torch.empty(shape, dtype=torch.float32, device=x.device) for _ in range(2))
+        programs = H * (B if offsets is None else len(offsets) - 1)
+        if x.numel() and programs:
+            with device_of(x):
+                sums_of_steps[(programs,)](
+                    x,
+                    offsets,
+                    high,
+                    low,
+                    *x.stride(),
+                    *high.stride()[:2],
+                    T,
+                    H,
+                    PACKED=offsets is not None,
+                    BT=1024,
+                )
+        ctx.save_for_backward(x, offsets)
+        high, low = (digits[..., :T].transpose(1, 2) for digits in (high, low))
+        ctx.mark_non_differentiable(low)
+        return high, low
+
+    @staticmethod
+    def backward(ctx, d, _):
+        x, offsets = ctx.saved_tensors
+        B, T, H = x.shape
+        d_x = torch.empty(B, H, T, dtype=x.dtype, device=x.device)
+        programs = H * (B if offsets is None else len(offsets) - 1)
+        if x.numel() and programs:
+            with device_of(x):
+                sums_of_gradients[(programs,)](
+                    x,
+                    offsets,
+                    d,
+                    d_x,
+                    *x.stride(),
+                    *d.stride(),
+                    T,
+                    H,
+                    PACKED=offsets is not None,
+                    BT=1024,
+                )
+        return d_x.transpose(1, 2), None
+
+
+def prefix_digits(x, call):
+    """The sum of x [batch, time, heads] up to each token of its sequence, in two digits."""
+    return PrefixDigits.apply(x, call.cu_seqlens_k)
+
+
+def within_reach(x):
+    """x [batch, time, heads, width], copied where an offset inside of a tile has over 31 bits."""
+    reach = 256 * abs(x.stride(1)) + x.shape[-1] * abs(x.stride(-1))
+    return x if reach < 2**31 else x.contiguous()
+
+
 @triton.jit(do_not_specialize=["s_a_b", "s_a_h", "s_b_b", "s_b_h", "T", "H"])
-def row_dots(
+def rows_of_backward(
     a,
     b,
-    out,
+    lse,
+    dlse,
+    delta,
+    lse_log2,
+    dlse_alive,
     s_a_b,
     s_a_t,
     s_a_h,
@@ -240,13 +357,21 @@ def row_dots(
     s_b_t,
     s_b_h,
     s_b_d,
+    s_l_b,
+    s_l_t,
+    s_l_h,
+    s_g_b,
+    s_g_t,
+    s_g_h,
+    s_o_b,
+    s_o_h,
     T,
     H,
     D: tl.constexpr,
     BT: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """out [batch, head, time]: dot products of the rows of a and b [batch, time, head, D]."""
+    """delta = a . b - dlse and lse / ln 2 of each row; inf, and no dlse, of one without keys."""
     i_h = (tl.program_id(0) % H).to(tl.int64)
     i_b = (tl.program_id(0) // H).to(tl.int64)
     o_t = (tl.program_id(1) * BT + tl.arange(0, BT)).to(tl.int64)
@@ -256,28 +381,45 @@ def row_dots(
     p_b = b + i_b * s_b_b + i_h * s_b_h + o_t[:, None] * s_b_t + o_d[None, :] * s_b_d
     b_a = tl.load(p_a, mask=inside, other=0.0).to(tl.float32)
     b_b = tl.load(p_b, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + tl.program_id(0).to(tl.int64) * T + o_t, tl.sum(b_a * b_b, 1), mask=o_t < T)
+    b_lse = tl.load(lse + i_b * s_l_b + o_t * s_l_t + i_h * s_l_h, mask=o_t < T, other=0.0)
+    b_dlse = tl.load(dlse + i_b * s_g_b + o_t * s_g_t + i_h * s_g_h, mask=o_t < T, other=0.0)
+    dead = b_lse == float("-inf")
+    b_dlse = tl.where(dead, 0.0, b_dlse)
+    o_out = i_b * s_o_b + i_h * s_o_h + o_t
+    tl.store(delta + o_out, tl.sum(b_a * b_b, 1) - b_dlse, mask=o_t < T)
+    b_log2 = tl.where(dead, float("inf"), b_lse * 1.4426950408889634)
+    tl.store(lse_log2 + o_out, b_log2, mask=o_t < T)
+    tl.store(dlse_alive + o_out, b_dlse, mask=o_t < T)
 
 
-def row_dot(a, b):
-    """a_i . b_i of each row of channels, in float32: one pass over memory, no product in it."""
-    B, T, H, D = a.shape
-    out = torch.empty(B, H, T, dtype=torch.float32, device=a.device)
-    if out.numel():
-        with device_of(a):
-            row_dots[(B * H, triton.cdiv(T, 32))](
-                a,
-                b,
-                out,
-                *a.stride(),
-                *b.stride(),
+def row_statistics(do, o, lse, dlse):
+    """What the backward kernels read of each row, [batch, time, head], and dlse.
+
+    delta = do . o - dlse, and lse / ln 2. A row without keys has inf there, and no dlse.
+    """
+    B, T, H, D = o.shape
+    shape = 3, B, H, triton.cdiv(T, 16) * 16
+    found = torch.empty(shape, dtype=torch.float32, device=o.device)
+    if o.numel():
+        with device_of(o):
+            rows_of_backward[(B * H, triton.cdiv(T, 32))](
+                do,
+                o,
+                lse,
+                dlse,
+                *found,
+                *do.stride(),
+                *o.stride(),
+                *lse.stride(),
+                *dlse.stride(),
+                *found.stride()[1:3],
                 T,
                 H,
                 D=D,
                 BT=32,
                 BD=padded_width(D),
             )
-    return out.transpose(1, 2)
+    return found[..., :T].transpose(2, 3).unbind(0)
 
 
 @triton.jit
@@ -3045,11 +3187,8 @@ class FoxAttention(torch.autograd.Function):
             lse,
         ) = ctx.saved_tensors
         do = within_reach(do)
-        dead = lse == -torch.inf
-        dlse = dlse.masked_fill(dead, 0.0)
-        lse_log2 = along_time(lse.masked_fill(dead, torch.inf) * 1.4426950408889634)
         # o in fp32: the error of a rounded one would add up in the gradient of a running sum
-        delta = along_time(row_dot(do, o_exact) - dlse)
+        delta, lse_log2, dlse = row_statistics(do, o_exact, lse, dlse)
         d_q = d_k = d_log_f_sum_k = dv = None
         if ctx.needs_input_grad[2]:
             d_q = launch_fox_bwd_rows(
@@ -3114,19 +3253,27 @@ def learn_axis(sizes, axis, size):
 
 def check_tensors(tensors):
     """The sizes of the axes of a call."""
-    sizes, q = {"1": 1}, tensors["q"]
-    for name, axes in SHAPES.items():
-        x = tensors[name]
-        if not isinstance(x, torch.Tensor):
-            refuse(name, "a tensor", type(x).__name__)
-        known = [axis if axis not in sizes else f"{axis} {sizes[axis]}" for axis in axes.split()]
-        if x.ndim != len(known) or not all(map(partial(learn_axis, sizes), axes.split(), x.shape)):
-            refuse(name, f"the shape [{', '.join(known)}]", list(x.shape))
-        if x.device != q.device:
-            refuse(name, f"the device of q, {q.device}", x.device)
-        if x.layout != torch.strided:
-            refuse(name, "a dense tensor", x.layout)
-        check_dtype(name, x, q)
+    for name in SHAPES:
+        if not isinstance(tensors[name], torch.Tensor):
+            refuse(name, "a tensor", type(tensors[name]).__name__)
+    found = (tensors[name] for name in SHAPES)
+    return sizes_of(tuple((x.shape, x.dtype, x.device, x.layout) for x in found))
+
+
+@lru_cache(maxsize=1024)
+def sizes_of(kinds):
+    """The sizes of the axes of tensors of these kinds: each combination is looked at once."""
+    sizes, (q, *_) = {"1": 1}, kinds
+    for (name, axes), (shape, dtype, device, layout) in zip(SHAPES.items(), kinds, strict=True):
+        axes = axes.split()
+        known = [axis if axis not in sizes else f"{axis} {sizes[axis]}" for axis in axes]
+        if len(shape) != len(axes) or not all(map(partial(learn_axis, sizes), axes, shape)):
+            refuse(name, f"the shape [{', '.join(known)}]", list(shape))
+        if device != q[2]:
+            refuse(name, f"the device of q, {q[2]}", device)
+        if layout != torch.strided:
+            refuse(name, "a dense tensor", layout)
+        check_dtype(name, dtype, q[1])
     if sizes["kv_head"] < 1 or sizes["head"] % sizes["kv_head"]:
         refuse("k", f"a number of heads that divides the {sizes['head']} of q", sizes["kv_head"])
     for name, width in (("q", "d"), ("v", "d_v")):
@@ -3135,17 +3282,17 @@ def check_tensors(tensors):
     return {name: int(size) for name, size in sizes.items()}
 
 
-def check_dtype(name, x, q):
+def check_dtype(name, dtype, of_q):
     """q, k and v alike, sums along the sequence in float32, indices as integers."""
     if name in INTEGERS:
-        if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
-            refuse(name, "integers", x.dtype)
-    elif name in ("q", "k", "v") and x.dtype != q.dtype:
-        refuse(name, f"the dtype of q, {q.dtype}", x.dtype)
-    elif not x.is_floating_point():
-        refuse(name, "floating point numbers", x.dtype)
-    elif name in SUMMED and x.dtype not in (torch.float32, torch.float64):
-        refuse(name, f"float32, because it is summed along the sequence: {name}.float()", x.dtype)
+        if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+            refuse(name, "integers", dtype)
+    elif name in ("q", "k", "v") and dtype != of_q:
+        refuse(name, f"the dtype of q, {of_q}", dtype)
+    elif not dtype.is_floating_point:
+        refuse(name, "floating point numbers", dtype)
+    elif name in SUMMED and dtype not in (torch.float32, torch.float64):
+        refuse(name, f"float32, because it is summed along the sequence: {name}.float()", dtype)
 
 
 def check_offsets(name, offsets, total, axis):
@@ -3228,8 +3375,7 @@ def fox(
     call = check_call(tensors, cu_seqlens, cu_seqlens_q, cu_seqlens_k)
     d = q.shape[-1]
     rows = query_rows(call)
-    starts = sequence_starts(call)
-    log_f_sum_high, log_f_sum_low = two_digits(prefix_sum(log_f.double(), starts))
+    log_f_sum_high, log_f_sum_low = prefix_digits(log_f, call)
     o, lse = FoxAttention.apply(
         call,
         d**-0.5,

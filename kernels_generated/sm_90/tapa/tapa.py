@@ -8,25 +8,14 @@ writes it anew.
 
 from contextlib import nullcontext
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
-
-
-def along_time(x):
-    """x [batch, time, heads] laid out so that the numbers of a head follow one another.
-
-    The next head begins at a multiple of 16 numbers, so that a GPU copies 16 bytes at a time.
-    """
-    T, rows = x.shape[1], x.transpose(1, 2).contiguous()
-    rows = F.pad(rows, (0, -T % 16))[..., :T] if T % 16 else rows
-    return rows.transpose(1, 2)
 
 
 def refuse_second_derivative():
@@ -88,19 +77,27 @@ def has_descriptors(*tensors):
 
     It wants a last axis without gaps, and addresses and the other strides in whole 16 bytes.
     """
-    if tensors[0].is_cuda and torch.cuda.get_device_capability(tensors[0].device) < (9, 0):
+    if tensors[0].is_cuda and not copies_tiles(tensors[0].device):
         return False
     for x in tensors:
         *steps, last = x.stride()
-        apart = [step * x.element_size() for step in steps]
-        if x.numel() == 0 or last != 1 or x.data_ptr() % 16 or any(n <= 0 or n % 16 for n in apart):
+        size = x.element_size()
+        if x.numel() == 0 or last != 1 or x.data_ptr() % 16:
+            return False
+        if any(step <= 0 or step * size % 16 for step in steps):
             return False
     return True
 
 
+@lru_cache
+def copies_tiles(device):
+    """Whether a GPU copies tiles by hardware."""
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def padded_width(width):
     """The power of two, at least 16, that holds a width."""
-    return max(16, triton.next_power_of_2(width))
+    return max(16, 1 << (width - 1).bit_length())
 
 
 def table_of_powers(exponent, reach, device):
@@ -116,10 +113,14 @@ def within_reach(x):
 
 
 @triton.jit(do_not_specialize=["s_a_b", "s_a_h", "s_b_b", "s_b_h", "T", "H"])
-def row_dots(
+def rows_of_backward(
     a,
     b,
-    out,
+    lse,
+    dlse,
+    delta,
+    lse_log2,
+    dlse_alive,
     s_a_b,
     s_a_t,
     s_a_h,
@@ -128,13 +129,21 @@ def row_dots(
     s_b_t,
     s_b_h,
     s_b_d,
+    s_l_b,
+    s_l_t,
+    s_l_h,
+    s_g_b,
+    s_g_t,
+    s_g_h,
+    s_o_b,
+    s_o_h,
     T,
     H,
     D: tl.constexpr,
     BT: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """out [batch, head, time]: dot products of the rows of a and b [batch, time, head, D]."""
+    """delta = a . b - dlse and lse / ln 2 of each row; inf, and no dlse, of one without keys."""
     i_h = (tl.program_id(0) % H).to(tl.int64)
     i_b = (tl.program_id(0) // H).to(tl.int64)
     o_t = (tl.program_id(1) * BT + tl.arange(0, BT)).to(tl.int64)
@@ -144,28 +153,45 @@ def row_dots(
     p_b = b + i_b * s_b_b + i_h * s_b_h + o_t[:, None] * s_b_t + o_d[None, :] * s_b_d
     b_a = tl.load(p_a, mask=inside, other=0.0).to(tl.float32)
     b_b = tl.load(p_b, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + tl.program_id(0).to(tl.int64) * T + o_t, tl.sum(b_a * b_b, 1), mask=o_t < T)
+    b_lse = tl.load(lse + i_b * s_l_b + o_t * s_l_t + i_h * s_l_h, mask=o_t < T, other=0.0)
+    b_dlse = tl.load(dlse + i_b * s_g_b + o_t * s_g_t + i_h * s_g_h, mask=o_t < T, other=0.0)
+    dead = b_lse == float("-inf")
+    b_dlse = tl.where(dead, 0.0, b_dlse)
+    o_out = i_b * s_o_b + i_h * s_o_h + o_t
+    tl.store(delta + o_out, tl.sum(b_a * b_b, 1) - b_dlse, mask=o_t < T)
+    b_log2 = tl.where(dead, float("inf"), b_lse * 1.4426950408889634)
+    tl.store(lse_log2 + o_out, b_log2, mask=o_t < T)
+    tl.store(dlse_alive + o_out, b_dlse, mask=o_t < T)
 
 
-def row_dot(a, b):
-    """a_i . b_i of each row of channels, in float32: one pass over memory, no product in it."""
-    B, T, H, D = a.shape
-    out = torch.empty(B, H, T, dtype=torch.float32, device=a.device)
-    if out.numel():
-        with device_of(a):
-            row_dots[(B * H, triton.cdiv(T, 32))](
-                a,
-                b,
-                out,
-                *a.stride(),
-                *b.stride(),
+def row_statistics(do, o, lse, dlse):
+    """What the backward kernels read of each row, [batch, time, head], and dlse.
+
+    delta = do . o - dlse, and lse / ln 2. A row without keys has inf there, and no dlse.
+    """
+    B, T, H, D = o.shape
+    shape = 3, B, H, triton.cdiv(T, 16) * 16
+    found = torch.empty(shape, dtype=torch.float32, device=o.device)
+    if o.numel():
+        with device_of(o):
+            rows_of_backward[(B * H, triton.cdiv(T, 32))](
+                do,
+                o,
+                lse,
+                dlse,
+                *found,
+                *do.stride(),
+                *o.stride(),
+                *lse.stride(),
+                *dlse.stride(),
+                *found.stride()[1:3],
                 T,
                 H,
                 D=D,
                 BT=32,
                 BD=padded_width(D),
             )
-    return out.transpose(1, 2)
+    return found[..., :T].transpose(2, 3).unbind(0)
 
 
 @triton.jit
@@ -2503,10 +2529,7 @@ class TapaAttention(torch.autograd.Function):
         refuse_second_derivative()
         q, k, q_2, k_2, v, o, lse = ctx.saved_tensors
         do = within_reach(do)
-        dead = lse == -torch.inf
-        dlse = dlse.masked_fill(dead, 0.0)
-        lse_log2 = along_time(lse.masked_fill(dead, torch.inf) * 1.4426950408889634)
-        delta = along_time(row_dot(do, o) - dlse)
+        delta, lse_log2, dlse = row_statistics(do, o, lse, dlse)
         d_q = d_k = d_q_2 = d_k_2 = dv = None
         if any(ctx.needs_input_grad[n] for n in (2, 4)):
             d_q, d_q_2 = launch_tapa_bwd_rows(
@@ -2548,19 +2571,27 @@ def learn_axis(sizes, axis, size):
 
 def check_tensors(tensors):
     """The sizes of the axes of a call."""
-    sizes, q = {"1": 1}, tensors["q"]
-    for name, axes in SHAPES.items():
-        x = tensors[name]
-        if not isinstance(x, torch.Tensor):
-            refuse(name, "a tensor", type(x).__name__)
-        known = [axis if axis not in sizes else f"{axis} {sizes[axis]}" for axis in axes.split()]
-        if x.ndim != len(known) or not all(map(partial(learn_axis, sizes), axes.split(), x.shape)):
-            refuse(name, f"the shape [{', '.join(known)}]", list(x.shape))
-        if x.device != q.device:
-            refuse(name, f"the device of q, {q.device}", x.device)
-        if x.layout != torch.strided:
-            refuse(name, "a dense tensor", x.layout)
-        check_dtype(name, x, q)
+    for name in SHAPES:
+        if not isinstance(tensors[name], torch.Tensor):
+            refuse(name, "a tensor", type(tensors[name]).__name__)
+    found = (tensors[name] for name in SHAPES)
+    return sizes_of(tuple((x.shape, x.dtype, x.device, x.layout) for x in found))
+
+
+@lru_cache(maxsize=1024)
+def sizes_of(kinds):
+    """The sizes of the axes of tensors of these kinds: each combination is looked at once."""
+    sizes, (q, *_) = {"1": 1}, kinds
+    for (name, axes), (shape, dtype, device, layout) in zip(SHAPES.items(), kinds, strict=True):
+        axes = axes.split()
+        known = [axis if axis not in sizes else f"{axis} {sizes[axis]}" for axis in axes]
+        if len(shape) != len(axes) or not all(map(partial(learn_axis, sizes), axes, shape)):
+            refuse(name, f"the shape [{', '.join(known)}]", list(shape))
+        if device != q[2]:
+            refuse(name, f"the device of q, {q[2]}", device)
+        if layout != torch.strided:
+            refuse(name, "a dense tensor", layout)
+        check_dtype(name, dtype, q[1])
     if sizes["kv_head"] < 1 or sizes["head"] % sizes["kv_head"]:
         refuse("k", f"a number of heads that divides the {sizes['head']} of q", sizes["kv_head"])
     for name, width in (("q", "d"), ("v", "d_v")):
@@ -2569,17 +2600,17 @@ def check_tensors(tensors):
     return {name: int(size) for name, size in sizes.items()}
 
 
-def check_dtype(name, x, q):
+def check_dtype(name, dtype, of_q):
     """q, k and v alike, sums along the sequence in float32, indices as integers."""
     if name in INTEGERS:
-        if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
-            refuse(name, "integers", x.dtype)
-    elif name in ("q", "k", "v") and x.dtype != q.dtype:
-        refuse(name, f"the dtype of q, {q.dtype}", x.dtype)
-    elif not x.is_floating_point():
-        refuse(name, "floating point numbers", x.dtype)
-    elif name in SUMMED and x.dtype not in (torch.float32, torch.float64):
-        refuse(name, f"float32, because it is summed along the sequence: {name}.float()", x.dtype)
+        if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+            refuse(name, "integers", dtype)
+    elif name in ("q", "k", "v") and dtype != of_q:
+        refuse(name, f"the dtype of q, {of_q}", dtype)
+    elif not dtype.is_floating_point:
+        refuse(name, "floating point numbers", dtype)
+    elif name in SUMMED and dtype not in (torch.float32, torch.float64):
+        refuse(name, f"float32, because it is summed along the sequence: {name}.float()", dtype)
 
 
 def check_offsets(name, offsets, total, axis):

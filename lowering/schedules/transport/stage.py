@@ -54,7 +54,7 @@ class Plan:
     blocks     blocks of a leaf: 1 or 2
     shared     u is w
     whole      the width D of q, k, w and u is a power of two: channels need no mask
-    transition dtype of w and u in the call
+    transition dtype of w and u in the call: f32, or io for whatever they have
     """
 
     block: int = 64

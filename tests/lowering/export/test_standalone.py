@@ -93,7 +93,7 @@ def test_exported_tests_pass_without_this_package(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("right", "wrong", "fails"),
     [
-        ("row_dot(do, o_exact) - dlse", "row_dot(do, o_exact)", "log_sum_exp"),
+        ("row_dot(do, o) - dlse", "row_dot(do, o)", "log_sum_exp"),
         ("rows = query_rows(call)", "rows = slice(0, call.T_q)", "log_sum_exp"),
         (" call.T_k - call.T_q,", " 0,", "outputs_and_gradients"),
         ("d_k = fold_heads(d_k, k, 2)", "d_k = d_k * 1.001", "one_key_head"),
