@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gnomon.dsl.errors import CompilerBug
 from gnomon.lowering.core import Attention, Stream
-from gnomon.lowering.emit.launch import Launched
+from gnomon.lowering.emit.launch import Launched, margin
 from gnomon.lowering.emit.text import INDENT, WIDTH, Code, atom, call, docstring, remark, statement
 
 _WHY_EXACT = "o in fp32: the error of a rounded one would add up in the gradient of a running sum"
@@ -111,9 +111,11 @@ class AutogradPrinter:
             several = f"{names} = map(within_reach, ({names}))"
             lines += [f"{INDENT * 2}{several if ',' in names else 'v = within_reach(v)'}"]
         results = ", ".join(t.name for t in self.fwd.outputs)
+        if self.fwd.reach is not None:
+            lines += statement("margin = ", margin(self.fwd.reach), 2)
         lines += statement(f"{results} = ", self._launched(self.fwd), 2)
         lines += statement("", call("ctx.save_for_backward", *map(atom, self.kept)), 2)
-        numbers = ["call", *self.hosts]
+        numbers = ["call", *self.hosts, *(["margin"] if self.fwd.reach is not None else [])]
         lines += [f"{INDENT * 2}ctx.{name} = {name}" for name in numbers]
         out = "o.to(v.dtype)"
         return [*lines, f"{INDENT * 2}return {f'{out}, lse' if self.has_lse else out}"]
@@ -121,6 +123,7 @@ class AutogradPrinter:
     def _launched(self, launched: Launched, prefix: str = "") -> Code:
         numbers = [f"{prefix}{name}" for name in launched.hosts]
         names = [f"{prefix}call", *numbers, *(t.name for t in launched.inputs)]
+        names += [f"{prefix}margin"] if launched.reach is not None else []
         return call(launched.name, *map(atom, names))
 
     # ---- backward

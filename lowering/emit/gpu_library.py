@@ -249,9 +249,11 @@ def rotate_pairs(x, angle):
 }
 INSTEAD = {
     "sum_by_tile": ("sum_by_tile_on_gpu",),
+    "margin_of_norms": ("margin_of_norms_on_gpu",),
     "prefix_digits": ("prefix_digits_on_gpu",),
     "row_dot": ("row_dot_on_gpu",),
     "row_statistics": ("row_statistics_on_gpu",),
+    "staircases": ("staircases_on_gpu",),
     "rotate_half": ("rotation_on_gpu", "rotate_half_on_gpu"),
     "rotate_pairs": ("rotation_on_gpu", "rotate_pairs_on_gpu"),
 }

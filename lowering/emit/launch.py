@@ -87,6 +87,12 @@ class Launched:
         return [p for p in _tensors(self.kernel) if p.mode in ("out", "inout")]
 
     @property
+    def reach(self) -> Reach | None:
+        """How far its tiles weigh, where tiles are skipped: the launch is given the margin."""
+        forms = [x for x in (self.padded, self.packed, self.described) if x is not None]
+        return next((m for x in forms for m in x.made if isinstance(m, Reach)), None)
+
+    @property
     def hosts(self) -> list[str]:
         """Python numbers that the formula reads."""
         return [
@@ -135,6 +141,7 @@ class LaunchPrinter:
         """The function."""
         outputs = [tensor.name for tensor in self.launched.outputs]
         given = ["call", *self.launched.hosts, *(t.name for t in self.launched.inputs)]
+        given += ["margin"] if self.launched.reach is not None else []
         lines = statement(f"def {self.launched.name}", _arguments(given), 0, ":")
         lines += docstring(f"{self._doc()}", 1)
         for tensor in self.launched.outputs:
@@ -211,14 +218,10 @@ class LaunchPrinter:
         return statement(f"{made.tensor} = ", call(function, *map(atom, given)), depth)
 
     def _reach(self, made: Reach, depth: int) -> list[str]:
-        bound = [str(made.bound)] if made.bound is not None else [*made.dot, made.scale]
-        function = "margin_of_bound" if made.bound is not None else "margin_of_norms"
-        margin = call(function, *map(atom, [*bound, "call.T_k", str(made.log_eps)]))
-        lines = statement("margin = ", margin, depth)
         tiles = [str(self.tiles[extent]) for extent in ("BM", "BN")]
         function = "first_keys" if made.tensor == "first_key" else "last_queries"
         found = call(function, *map(atom, ["margin", *made.sums, *tiles, "call.H"]))
-        return lines + statement(f"{made.tensor} = ", found, depth)
+        return statement(f"{made.tensor} = ", found, depth)
 
     def _numba(self, param: tile.Tensor | tile.Scalar | tile.Tunable, kernel: tile.Kernel) -> Code:
         if isinstance(param, tile.Tensor):
@@ -295,6 +298,15 @@ class LaunchPrinter:
             case tile.Ref(name):
                 return atom(self._number(name, kernel))
         raise CompilerBug(f"no grid extent {extent!r}", "print_module")
+
+
+def margin(reach: Reach) -> Code:
+    """The decay from which on keys are skipped, [batch, head]."""
+    if reach.bound is not None:
+        given = [str(reach.bound), "call.T_k", str(reach.log_eps), "v.device"]
+        return call("margin_of_bound", *map(atom, given))
+    given = [*reach.dot, reach.scale, "call.T_k", str(reach.log_eps)]
+    return call("margin_of_norms", *map(atom, given))
 
 
 def along_time(tensor: tile.Tensor) -> bool:

@@ -23,17 +23,20 @@ def margin_of_norms(q, k, scale, keys, log_eps):
 
     Keys whose decay is below minus that weigh less than e^log_eps of a row, all together.
     """
-    q, k = (torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(1) for x in (q, k))
+    q, k = (torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32) for x in (q, k))
+    if not (q.numel() and k.numel()):
+        return q.new_zeros(q.shape[0], q.shape[2])
+    q, k = q.amax(1), k.amax(1)
     bound = q * k.repeat_interleave(q.shape[1] // k.shape[1], 1) * abs(scale)
     return 2 * bound + (math.log(keys) - log_eps)
 ''',
     "margin_of_bound": '''
-def margin_of_bound(bound, keys, log_eps):
-    """2 bound + log keys - log_eps, a number.
+def margin_of_bound(bound, keys, log_eps, device):
+    """2 bound + log keys - log_eps, [1, 1].
 
     Keys whose decay is below minus that weigh less than e^log_eps of a row, all together.
     """
-    return torch.tensor([[2 * bound + math.log(keys) - log_eps]])
+    return torch.full((1, 1), 2 * bound + math.log(max(keys, 1)) - log_eps, device=device)
 ''',
     "staircases": '''
 def by_tile(x, size, heads):
@@ -49,7 +52,7 @@ def first_keys(margin, rows, columns, BM, BN, heads):
     """
     highest = by_tile(rows, BM, heads).amax(-1)
     lowest = by_tile(columns, BN, heads).amin(-1).cummin(-1).values
-    before = -(margin.to(highest.device)[..., None] + highest)
+    before = -(margin[..., None] + highest)
     return (torch.searchsorted(-lowest, before, right=True) * BN).int()
 
 
@@ -57,7 +60,7 @@ def last_queries(margin, rows, columns, BM, BN, heads):
     """Behind the last query that a tile of BN keys may weigh for, a multiple of BM."""
     highest = by_tile(rows, BM, heads).amax(-1).flip(-1).cummax(-1).values.flip(-1)
     lowest = by_tile(columns, BN, heads).amin(-1).cummin(-1).values
-    behind = margin.to(lowest.device)[..., None] - lowest
+    behind = margin[..., None] - lowest
     return (torch.searchsorted((-highest).contiguous(), behind) * BM).int()
 ''',
     "table_of_powers": '''

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gnomon.lowering.emit import gpu_library, gpu_sums, made_library
+from gnomon.lowering.emit import gpu_library, gpu_reach, gpu_sums, made_library
 
 _SOURCES = {
     "prefix_sum": '''
@@ -372,8 +372,8 @@ def read_columns(table, index):
 
 
 _SOURCES |= made_library.SOURCES
-_SOURCES |= gpu_sums.SOURCES | gpu_library.SOURCES
-NAMES = frozenset(_SOURCES) | gpu_library.INNER | gpu_sums.INNER
+_SOURCES |= gpu_sums.SOURCES | gpu_reach.SOURCES | gpu_library.SOURCES
+NAMES = frozenset(_SOURCES) | gpu_library.INNER | gpu_reach.INNER | gpu_sums.INNER
 """What a module may call."""
 
 _NEEDS = {
@@ -381,6 +381,7 @@ _NEEDS = {
     "two_digits": ("along_time",),
     "row_statistics": ("along_time", "row_dot"),
     "row_statistics_on_gpu": ("padded_width", "device_of"),
+    "margin_of_norms_on_gpu": ("padded_width", "device_of"),
 }
 
 

@@ -262,7 +262,7 @@ def sums_of_gradients(
         i_b = i_b * 0
     steps = tl.cdiv(last - first, BT)
     after = tl.zeros([1], tl.float64)
-    for step in range(0, steps):
+    for step in range(steps):
         o_t = (first + (steps - 1 - step) * BT + tl.arange(0, BT)).to(tl.int64)
         p_d = d + i_b * s_d_b + o_t * s_d_t + i_h * s_d_h
         b_d = tl.load(p_d, mask=o_t < last, other=0.0).to(tl.float64)
