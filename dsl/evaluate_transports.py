@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from gnomon.dsl.errors import InputError
 from gnomon.dsl.evaluate_layout import Values
@@ -16,7 +17,11 @@ from gnomon.dsl.evaluate_matrices import collapsed, dense, exponential, rotation
 from gnomon.dsl.kinds import kind
 from gnomon.dsl.nodes import Apply, Contract, Diagonal, Dot, Expr, MatrixExp, Outer, Rotation
 
+KEYS = 64
+"""Keys of a part of a walk along the sequence."""
 Step = Callable[[Tensor, int], Tensor]
+Part = Callable[[Tensor, range], tuple[Tensor, Tensor]]
+"""(a before the first of some keys, the keys) -> their columns of the score, a behind the last."""
 
 
 def carried_dot(values: Values, node: Dot, through: Expr) -> Tensor:
@@ -38,24 +43,57 @@ def carried_dot(values: Values, node: Dot, through: Expr) -> Tensor:
 
 
 def _towards_the_first_key(a: Tensor, b: Tensor, step: Step, index: Tensor) -> Tensor:
-    columns: list[Tensor] = []
+    waiting = _queries_before(index, b)  # they do not take the step of the key
     each_key = b.unsqueeze(-1).unbind(2)
-    for key in reversed(range(b.shape[2])):
-        columns.append(a @ each_key[key])
-        waiting = int((index < key).sum())  # queries before this step do not take it
-        a = torch.cat([a[:, :, :waiting], step(a[:, :, waiting:], key)], 2)
-    return torch.cat(columns[::-1], -1)
+
+    def part(a: Tensor, keys: range) -> tuple[Tensor, Tensor]:
+        columns: list[Tensor] = []
+        for key in keys:
+            columns.append(a @ each_key[key])
+            still = waiting[key]
+            a = torch.cat([a[:, :, :still], step(a[:, :, still:], key)], 2)
+        return torch.cat(columns[::-1], -1), a
+
+    return torch.cat(_by_parts(part, a, range(b.shape[2])[::-1])[::-1], -1)
 
 
 def _towards_the_last_key(a: Tensor, b: Tensor, back: Step, index: Tensor) -> Tensor:
     """For keys after the query: the product over (i, j], inverted."""
-    columns: list[Tensor] = []
+    moving = _queries_before(index, b)
     each_key = b.unsqueeze(-1).unbind(2)
-    for key in range(b.shape[2]):
-        moving = int((index < key).sum())
-        a = torch.cat([back(a[:, :, :moving], key), a[:, :, moving:]], 2)
-        columns.append(a @ each_key[key])
-    return torch.cat(columns, -1)
+
+    def part(a: Tensor, keys: range) -> tuple[Tensor, Tensor]:
+        columns: list[Tensor] = []
+        for key in keys:
+            count = moving[key]
+            a = torch.cat([back(a[:, :, :count], key), a[:, :, count:]], 2)
+            columns.append(a @ each_key[key])
+        return torch.cat(columns, -1), a
+
+    return torch.cat(_by_parts(part, a, range(b.shape[2])), -1)
+
+
+def _queries_before(index: Tensor, b: Tensor) -> list[int]:
+    """How many queries stand before each key; `index` rises."""
+    keys = torch.arange(b.shape[2], dtype=index.dtype, device=index.device)
+    return [int(n) for n in torch.searchsorted(index, keys).tolist()]
+
+
+def _by_parts(part: Part, a: Tensor, keys: range) -> list[Tensor]:
+    """The columns of each `KEYS` keys in turn, while `a` moves on from one part to the next.
+
+    Autograd keeps `a` where a part begins and forms the rest of it again: of T keys T / KEYS + KEYS
+    copies of `a` instead of T.
+    """
+    columns: list[Tensor] = []
+    for start in range(0, len(keys), KEYS):
+        few = keys[start : start + KEYS]
+        if len(few) == len(keys):
+            found, a = part(a, few)
+        else:
+            found, a = checkpoint(part, a, few, use_reentrant=False, preserve_rng_state=False)
+        columns.append(found)
+    return columns
 
 
 def _act(values: Values, node: Expr) -> Step:
