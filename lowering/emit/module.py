@@ -44,7 +44,7 @@ from gnomon.lowering.emit.prologue import (
 from gnomon.lowering.emit.signature_text import Signature
 from gnomon.lowering.emit.text import INDENT, WIDTH, atom, call, docstring, keyword, statement
 from gnomon.lowering.emit.torch_library import functions
-from gnomon.lowering.emit.transport_kernels import module_parts
+from gnomon.lowering.emit.transport_kernels import LIBRARY, module_parts
 from gnomon.lowering.pipelines import Kernels
 
 TILES: Mapping[Target, Mapping[str, int]] = {
@@ -221,6 +221,7 @@ def _library(module: Module, values: Body, kernels: Sequence[tile.Kernel]) -> li
         found |= made_library.wanted(made)
     if any(kernel.name.endswith("_tma") for kernel in kernels):
         found |= {"described", "has_descriptors"}
+    found |= set(LIBRARY) if values.kernel_step is not None else set()
     if module.target == "triton":
         found.add("within_reach")
         found = {own for name in found for own in gpu_library.INSTEAD.get(name, (name,))}
