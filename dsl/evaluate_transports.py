@@ -43,47 +43,42 @@ def carried_dot(values: Values, node: Dot, through: Expr) -> Tensor:
 
 
 def _towards_the_first_key(a: Tensor, b: Tensor, step: Step, index: Tensor) -> Tensor:
-    waiting = _queries_before(index, b)  # they do not take the step of the key
     each_key = b.unsqueeze(-1).unbind(2)
 
     def part(a: Tensor, keys: range) -> tuple[Tensor, Tensor]:
+        waiting = int((index < keys[-1]).sum())  # queries that no key of this part steps
+        still, moving, own = a[:, :, :waiting], a[:, :, waiting:], index[waiting:, None]
         columns: list[Tensor] = []
         for key in keys:
-            columns.append(a @ each_key[key])
-            still = waiting[key]
-            a = torch.cat([a[:, :, :still], step(a[:, :, still:], key)], 2)
-        return torch.cat(columns[::-1], -1), a
+            columns.append(torch.cat([still @ each_key[key], moving @ each_key[key]], 2))
+            moving = torch.where(own >= key, step(moving, key), moving)
+        return torch.cat(columns[::-1], -1), torch.cat([still, moving], 2)
 
     return torch.cat(_by_parts(part, a, range(b.shape[2])[::-1])[::-1], -1)
 
 
 def _towards_the_last_key(a: Tensor, b: Tensor, back: Step, index: Tensor) -> Tensor:
     """For keys after the query: the product over (i, j], inverted."""
-    moving = _queries_before(index, b)
     each_key = b.unsqueeze(-1).unbind(2)
 
     def part(a: Tensor, keys: range) -> tuple[Tensor, Tensor]:
+        count = int((index < keys[-1]).sum())  # queries that some key of this part steps
+        moving, still, own = a[:, :, :count], a[:, :, count:], index[:count, None]
         columns: list[Tensor] = []
         for key in keys:
-            count = moving[key]
-            a = torch.cat([back(a[:, :, :count], key), a[:, :, count:]], 2)
-            columns.append(a @ each_key[key])
-        return torch.cat(columns, -1), a
+            moving = torch.where(own < key, back(moving, key), moving)
+            columns.append(torch.cat([moving @ each_key[key], still @ each_key[key]], 2))
+        return torch.cat(columns, -1), torch.cat([moving, still], 2)
 
     return torch.cat(_by_parts(part, a, range(b.shape[2])), -1)
-
-
-def _queries_before(index: Tensor, b: Tensor) -> list[int]:
-    """How many queries stand before each key; `index` rises."""
-    keys = torch.arange(b.shape[2], dtype=index.dtype, device=index.device)
-    return [int(n) for n in torch.searchsorted(index, keys).tolist()]
 
 
 def _by_parts(part: Part, a: Tensor, keys: range) -> list[Tensor]:
     """The columns of each `KEYS` keys in turn, while `a` moves on from one part to the next.
 
     Autograd keeps `a` where a part begins and forms the rest of it again: of T keys T / KEYS + KEYS
-    copies of `a` instead of T.
+    copies of `a` instead of T. In a part all rows that move do so in tensors of one size, so that
+    torch's allocator on a GPU takes the same blocks again and again.
     """
     columns: list[Tensor] = []
     for start in range(0, len(keys), KEYS):

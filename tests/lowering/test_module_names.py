@@ -58,8 +58,9 @@ def text_of(
     """The module that a call on a GPU makes of a row."""
     program = lowered(name, positions)
     kernels = tuple(to_kernels(a, packed=packed) for a in program.attentions)
-    forms = ((), kernels) if packed else (kernels, ())
-    return print_module(Module(program, *forms, "triton", "bf16", leaf=leaf, **options))
+    padded_form, packed_form = ((), kernels) if packed else (kernels, ())
+    made = Module(program, padded_form, packed_form, "triton", "bf16", leaf=leaf, **options)
+    return print_module(made)
 
 
 def names() -> list[str]:
