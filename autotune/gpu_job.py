@@ -245,8 +245,7 @@ def tensors(problem: Problem, length: int) -> tuple[dict[str, Any], dict[str, An
         if given.name in roles.decays:
             x = functional.logsigmoid(torch.randn(x.shape, generator=random) + 4)
         if x.is_floating_point():
-            narrow = bool(given.axes) and given.place != "constant"
-            x = x.to(dtype if narrow and given.name not in roles.summed else torch.float32)
+            x = x.to(dtype if given.name in roles.narrow else torch.float32)
         made[given.name] = x.to(device)
     for x in made.values():
         x.requires_grad_(x.is_floating_point())

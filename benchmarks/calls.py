@@ -80,9 +80,7 @@ class Data:
             if given.name in roles.decays:
                 x = functional.logsigmoid(torch.randn(x.shape, generator=random) + 4)
             if x.is_floating_point():
-                is_vector = bool(given.axes) and given.place != "constant"
-                is_narrow = is_vector and given.name not in roles.summed
-                x = x.to(self.dtype if is_narrow else torch.float32)
+                x = x.to(self.dtype if given.name in roles.narrow else torch.float32)
             extra[given.name] = x.to(self.device)
         if roles.coordinates:
             places = grid(roles.coordinates, shape).items()

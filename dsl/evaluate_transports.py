@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from gnomon.dsl.errors import InputError
 from gnomon.dsl.evaluate_layout import Values
@@ -16,7 +17,11 @@ from gnomon.dsl.evaluate_matrices import collapsed, dense, exponential, rotation
 from gnomon.dsl.kinds import kind
 from gnomon.dsl.nodes import Apply, Contract, Diagonal, Dot, Expr, MatrixExp, Outer, Rotation
 
+KEYS = 64
+"""Keys of a part of a walk along the sequence."""
 Step = Callable[[Tensor, int], Tensor]
+Part = Callable[[Tensor, range], tuple[Tensor, Tensor]]
+"""(a before the first of some keys, the keys) -> their columns of the score, a behind the last."""
 
 
 def carried_dot(values: Values, node: Dot, through: Expr) -> Tensor:
@@ -38,24 +43,52 @@ def carried_dot(values: Values, node: Dot, through: Expr) -> Tensor:
 
 
 def _towards_the_first_key(a: Tensor, b: Tensor, step: Step, index: Tensor) -> Tensor:
-    columns: list[Tensor] = []
     each_key = b.unsqueeze(-1).unbind(2)
-    for key in reversed(range(b.shape[2])):
-        columns.append(a @ each_key[key])
-        waiting = int((index < key).sum())  # queries before this step do not take it
-        a = torch.cat([a[:, :, :waiting], step(a[:, :, waiting:], key)], 2)
-    return torch.cat(columns[::-1], -1)
+
+    def part(a: Tensor, keys: range) -> tuple[Tensor, Tensor]:
+        waiting = int((index < keys[-1]).sum())  # queries that no key of this part steps
+        still, moving, own = a[:, :, :waiting], a[:, :, waiting:], index[waiting:, None]
+        columns: list[Tensor] = []
+        for key in keys:
+            columns.append(torch.cat([still @ each_key[key], moving @ each_key[key]], 2))
+            moving = torch.where(own >= key, step(moving, key), moving)
+        return torch.cat(columns[::-1], -1), torch.cat([still, moving], 2)
+
+    return torch.cat(_by_parts(part, a, range(b.shape[2])[::-1])[::-1], -1)
 
 
 def _towards_the_last_key(a: Tensor, b: Tensor, back: Step, index: Tensor) -> Tensor:
     """For keys after the query: the product over (i, j], inverted."""
-    columns: list[Tensor] = []
     each_key = b.unsqueeze(-1).unbind(2)
-    for key in range(b.shape[2]):
-        moving = int((index < key).sum())
-        a = torch.cat([back(a[:, :, :moving], key), a[:, :, moving:]], 2)
-        columns.append(a @ each_key[key])
-    return torch.cat(columns, -1)
+
+    def part(a: Tensor, keys: range) -> tuple[Tensor, Tensor]:
+        count = int((index < keys[-1]).sum())  # queries that some key of this part steps
+        moving, still, own = a[:, :, :count], a[:, :, count:], index[:count, None]
+        columns: list[Tensor] = []
+        for key in keys:
+            moving = torch.where(own < key, back(moving, key), moving)
+            columns.append(torch.cat([moving @ each_key[key], still @ each_key[key]], 2))
+        return torch.cat(columns, -1), torch.cat([moving, still], 2)
+
+    return torch.cat(_by_parts(part, a, range(b.shape[2])), -1)
+
+
+def _by_parts(part: Part, a: Tensor, keys: range) -> list[Tensor]:
+    """The columns of each `KEYS` keys in turn, while `a` moves on from one part to the next.
+
+    Autograd keeps `a` where a part begins and forms the rest of it again: of T keys T / KEYS + KEYS
+    copies of `a` instead of T. In a part all rows that move do so in tensors of one size, so that
+    torch's allocator on a GPU takes the same blocks again and again.
+    """
+    columns: list[Tensor] = []
+    for start in range(0, len(keys), KEYS):
+        few = keys[start : start + KEYS]
+        if len(few) == len(keys):
+            found, a = part(a, few)
+        else:
+            found, a = checkpoint(part, a, few, use_reentrant=False, preserve_rng_state=False)
+        columns.append(found)
+    return columns
 
 
 def _act(values: Values, node: Expr) -> Step:

@@ -123,24 +123,28 @@ def needs_ordered_positions(variant: Variant) -> bool:
 
 
 def summed_inputs(variant: Variant) -> frozenset[str]:
-    """The token inputs that are added up along the sequence or step a transport: kept in fp32."""
+    """The token inputs that are added up along the sequence or step a transport: kept in fp32.
+
+    The vectors of an outer product may have 16 bits, where their length is in its scale too.
+    """
     found: set[str] = set()
 
-    def gather(x: Expr) -> None:
-        found.update(n.name for n in walk(x) if isinstance(n, Input) and n.place == "token")
+    def tokens(*roots: Expr) -> set[str]:
+        read = (n for x in roots for n in walk(x))
+        return {n.name for n in read if isinstance(n, Input) and n.place == "token"}
 
     for node in walk(variant):
         match node:
             case Decay() | PrefixSum():
-                gather(node.x)
+                found |= tokens(node.x)
             case Diagonal():
-                gather(node.log)
+                found |= tokens(node.log)
             case Outer():
-                gather(node.scale)
+                found |= tokens(node.scale) - tokens(node.w, node.u)
             case Dot(through=Expr() as through):
                 for inner in walk(through):
                     if isinstance(inner, Rotation):
-                        gather(inner.angle)
+                        found |= tokens(inner.angle)
             case _:
                 pass
     return frozenset(found)

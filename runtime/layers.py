@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from gnomon.dsl.errors import InputError
 from gnomon.dsl.nodes import Decay, Diagonal, Input, Variant, walk
+from gnomon.dsl.signature import summed_inputs
 from gnomon.dsl.trace import Declaration
 from gnomon.runtime.compile import compile as compile_variant
 from gnomon.runtime.sample import RANGES, SIZES, roles_of
@@ -99,7 +100,8 @@ class AttentionLayer(nn.Module):
         return result
 
     def _input(self, name: str, x: Tensor) -> Tensor:
-        """A token input in the range of its role, in fp32 where it is summed along the sequence."""
+        """A token input in the range of its role, in fp32 where a call must give it so."""
+        x = x.float() if name in self.roles.summed else x
         x = x.unflatten(-1, self._shape(self.roles.inputs[name]) or (1,))
         if not self._shape(self.roles.inputs[name]):
             x = x[..., 0]
@@ -110,16 +112,15 @@ class AttentionLayer(nn.Module):
         if name in RANGES:
             low, high = RANGES[name]
             return low + (high - low) * x.float().sigmoid()
-        return x.float() if name in self.roles.summed else x
+        return x
 
 
 class _Roles:
     """What the inputs of a variant are for."""
 
     def __init__(self, node: Variant) -> None:
-        roles = roles_of(node)
         self.inputs = {item.name: item for item in node.inputs}
-        self.directions, self.summed = roles.directions, roles.summed
+        self.directions, self.summed = roles_of(node).directions, summed_inputs(node)
         # only what is a logarithm itself: the formula may make one of it (-softplus(x))
         self.logs = {
             n.x.name for n in walk(node) if isinstance(n, Decay) and isinstance(n.x, Input)

@@ -30,6 +30,7 @@ from gnomon.dsl.nodes import (
     Variant,
     walk,
 )
+from gnomon.dsl.signature import summed_inputs
 from gnomon.dsl.trace import Declaration
 
 SIZES: Mapping[str, int] = {"Repeat": 2, "Model": 8, "Rope": 8, "Hidden": 6, "Path": 4, "Sub": 4}
@@ -90,7 +91,8 @@ class Roles:
     scales: set[str] = field(default_factory=set)  # beta of an outer product
     decays: set[str] = field(default_factory=set)  # logarithms, below 0
     positive: set[str] = field(default_factory=set)  # inside a logarithm and the like
-    summed: set[str] = field(default_factory=set)  # along the sequence: fp32
+    summed: set[str] = field(default_factory=set)  # along the sequence
+    narrow: frozenset[str] = frozenset()  # tensors that have the dtype of the call; others fp32
     coordinates: set[str] = field(default_factory=set)
     block_size: dict[str, int] = field(default_factory=dict)  # of the lists of selected blocks
 
@@ -102,7 +104,8 @@ class Roles:
 
 def roles_of(variant: Variant) -> Roles:
     """The roles of the inputs, read off the formula."""
-    found = Roles()
+    vectors = {x.name for x in variant.inputs if x.axes and x.place != "constant"}
+    found = Roles(narrow=frozenset({"q", "k", "v"} | (vectors - summed_inputs(variant))))
     for node in walk(variant):
         match node:
             case Outer(w, u, scale):
@@ -175,8 +178,8 @@ class Sampler:
     def tensors(self, variant: Variant, dtype: torch.dtype) -> dict[str, Any]:
         """q, k, v, the inputs, and `positions` where a formula has coordinates.
 
-        Vectors of tokens have the given dtype; scalars, parameters and what is summed along the
-        sequence are fp32 at least.
+        Vectors of tokens have the given dtype; scalars, parameters and what a call must give in
+        fp32 (`signature.summed_inputs`) are fp32 at least.
         """
         shape, roles = self.shape, roles_of(variant)
         random = torch.Generator().manual_seed(self.seed)
@@ -187,12 +190,10 @@ class Sampler:
             near = made[other] + 0.05 * torch.randn(made[name].shape, generator=random).double()
             made[name] = functional.normalize(near, dim=-1)
         made["v"] = torch.randn(size, generator=random, dtype=torch.float64)
-        vectors = {x.name for x in variant.inputs if x.axes and x.place != "constant"}
-        narrow = {"q", "k", "v"} | (vectors - roles.summed)
         wide = torch.promote_types(dtype, torch.float32)
         for name, tensor in made.items():
             if tensor.is_floating_point():
-                made[name] = tensor.to(dtype if name in narrow else wide)
+                made[name] = tensor.to(dtype if name in roles.narrow else wide)
         if roles.coordinates:
             made["positions"] = grid(roles.coordinates, shape)
         return made

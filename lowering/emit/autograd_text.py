@@ -36,6 +36,13 @@ def hosts(attention: Attention) -> list[Stream]:
     return [s for s in attention.streams if s.role == "host"]
 
 
+def backward_helpers(attention: Attention) -> tuple[str, ...]:
+    """What the backward pass calls of the torch library."""
+    if attention.normaliser == "softmax":
+        return ("row_statistics",)
+    return () if attention.normaliser == "weighted_sum" else ("along_time", "row_dot")
+
+
 @dataclass(frozen=True, slots=True)
 class AutogradPrinter:
     """Prints the autograd function of one attention."""

@@ -28,7 +28,7 @@ from gnomon.lowering.emit import (
 )
 from gnomon.lowering.emit import numba as numba_printer
 from gnomon.lowering.emit import triton as triton_printer
-from gnomon.lowering.emit.autograd_text import AutogradPrinter
+from gnomon.lowering.emit.autograd_text import AutogradPrinter, backward_helpers
 from gnomon.lowering.emit.checks_text import checks
 from gnomon.lowering.emit.launch import Launched, LaunchPrinter, Target, described_form, packed_name
 from gnomon.lowering.emit.prologue import (
@@ -44,7 +44,7 @@ from gnomon.lowering.emit.prologue import (
 from gnomon.lowering.emit.signature_text import Signature
 from gnomon.lowering.emit.text import INDENT, WIDTH, atom, call, docstring, keyword, statement
 from gnomon.lowering.emit.torch_library import closure, functions
-from gnomon.lowering.emit.transport_kernels import module_parts
+from gnomon.lowering.emit.transport_kernels import LIBRARY, module_parts
 from gnomon.lowering.pipelines import Kernels
 
 TILES: Mapping[Target, Mapping[str, int]] = {
@@ -214,15 +214,12 @@ def _library(module: Module, values: Body, kernels: Sequence[tile.Kernel]) -> li
     found.add("refuse_second_derivative")
     found |= {"array", "cdiv", "run"} if module.target == "numba" else {"padded_width", "device_of"}
     found |= {"when_called"} if module.target == "numba" and module.jit else set()
-    for each in module.program.attentions:
-        if each.normaliser == "softmax":
-            found.add("row_statistics")
-        elif each.normaliser != "weighted_sum":
-            found |= {"along_time", "row_dot"}
+    found |= {name for a in module.program.attentions for name in backward_helpers(a)}
     for made in (each for kernel in kernels for each in kernel.made):
         found |= made_library.wanted(made)
     if any(kernel.name.endswith("_tma") for kernel in kernels):
         found |= {"described", "has_descriptors"}
+    found |= set(LIBRARY) if values.kernel_step is not None else set()
     if module.target == "triton":
         found.add("within_reach")
         found = {own for name in found for own in gpu_library.INSTEAD.get(name, (name,))}

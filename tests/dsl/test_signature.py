@@ -51,6 +51,8 @@ def test_a_size_may_be_learned_from_a_part_of_it() -> None:
     ("name", "names"),
     [
         ("path_fox", {"beta", "log_f"}),
+        ("path_normalized", {"beta"}),  # w may have 16 bits: |w|^2 stands in the scale, in fp32
+        ("delta_product", {"beta"}),
         ("wall", {"log_g"}),
         ("ssd", {"dt"}),
         ("carope", {"f"}),

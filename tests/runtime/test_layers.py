@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import gnomon as gn
+from gnomon import Dim, KVHead, Token
 from gnomon.dsl.errors import InputError
 from gnomon.runtime.layers import AttentionLayer
 
@@ -154,3 +155,14 @@ def test_an_axis_without_a_size_is_refused() -> None:
     with pytest.raises(InputError, match="sizes: expected the size of Colour of palette"):
         layer(coloured)
     assert layer(coloured, sizes={"Colour": 5}).tables["palette"].shape == (5,)
+
+
+def test_sixteen_bits_keep_the_scale_of_a_step_in_fp32() -> None:
+    """Whatever its name is: nothing is summed but the steps are multiplied."""
+
+    @gn.variant
+    def stepped(q, k, w: Token[KVHead, Dim], step: Token[KVHead]):  # type: ignore[no-untyped-def]
+        "q_i prod (I - step_s w_s w_s^T) k_j"
+        return gn.weighted_sum(gn.dot(q, k, through=gn.householder(w, step)), mask=gn.causal())
+
+    assert layer(stepped).bfloat16()(normal(1, 9, 32).bfloat16()).isfinite().all()

@@ -1,10 +1,14 @@
 """Random tensors suit the roles of the inputs of a variant."""
 
+import pytest
 import torch
 
 import gnomon as gn
 from gnomon import KVHead, Param, Token
+from gnomon.dsl.signature import call_inputs, check_call
 from gnomon.runtime.sample import Sampler, Shape, roles_of, small_tensors
+
+ROWS = [entry.name for entry in gn.catalogue.ENTRIES if entry.declaration is not None]
 
 
 def test_far_gates_are_near_one_with_a_few_cuts() -> None:
@@ -47,6 +51,23 @@ def test_a_given_range_wins() -> None:
     made = sampler.tensors(gn.catalogue.fox.node, torch.float32)
     assert made["log_f"].min() >= -3
     assert made["log_f"].max() <= -2
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_call_in_sixteen_bits_is_one_that_is_taken(name: str) -> None:
+    """Vectors have 16 bits, and no input has fewer digits than the language asks for."""
+    node = gn.catalogue.find(name).node
+    made = Sampler(Shape()).tensors(node, torch.bfloat16)
+    given = {x.name: made[x.name] for x in call_inputs(node)}
+    dtypes = {n: str(x.dtype).removeprefix("torch.") for n, x in given.items()}
+    check_call(node, {n: tuple(x.shape) for n, x in given.items()}, dtypes)
+    assert {dtypes[n] for n in ("q", "k", "v")} == {"bfloat16"}
+
+
+def test_directions_have_the_dtype_of_the_call_and_steps_do_not() -> None:
+    for row in (gn.catalogue.path_normalized, gn.catalogue.delta_product):
+        made = small_tensors(row, dtype=torch.float16)
+        assert (made["w"].dtype, made["beta"].dtype) == (torch.float16, torch.float32)
 
 
 def test_queries_may_be_none() -> None:
