@@ -30,6 +30,7 @@ from gnomon.lowering.schedules.transport.stage import Plan
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """\
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch

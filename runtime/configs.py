@@ -60,13 +60,15 @@ def look_up(
     io: str = "bf16",
     *,
     numbers: bool = False,
+    dots: int = 1,
     shared: int | None = None,
     tree: bool = False,
 ) -> Choice:
     """The tiles for dots of `width` channels, values of `value_width`, elements of `io`.
 
     `shared`: bytes that a program may have on the card; None where it is not known, and has plenty.
-    `numbers`: keys have numbers beside their vectors (gates, sums), which take registers.
+    `numbers`: keys have numbers beside their vectors (gates, sums), which take registers, as do
+    several `dots` of one pair.
     """
     widest = max(width, value_width)
     if target == "numba" and tree:
@@ -80,18 +82,20 @@ def look_up(
         return Choice(Config(tiles, tiles, tiles), "default of the GPU for fp32, not measured")
     if shared is not None and shared < SMALL:
         return Choice(_small(widest), "default of GPUs with little shared memory, not measured")
+    several = numbers or dots > 1
     if widest <= 64:
-        columns = Tiles(64, 64, 4, 2 if numbers else 3)
-        config = Config(Tiles(64, 128, 4, 3 if numbers else 2), Tiles(64, 64, 4, 3), columns)
+        forward = Tiles(64, 64, 4, 3) if tree else Tiles(64, 128, 4, 3 if numbers else 2)
+        config = Config(forward, Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2 if numbers else 3))
     elif widest <= 128:
+        forward = Tiles(64, 64, 4, 3) if several else Tiles(128, 128, 8, 3)
         rows = Tiles(64, 64, 4, 2) if numbers else Tiles(128, 64, 8, 3)
-        config = Config(Tiles(64, 64, 4, 3), rows, Tiles(32 if numbers else 64, 64, 4, 2))
+        config = Config(forward, rows, Tiles(32 if several else 64, 64, 4, 2))
     else:
         tiles = Tiles(64, 32, 8, 1)
         return Choice(Config(tiles, tiles, tiles), "default of the GPU, not measured")
     if tree:  # a tile lies in one leaf
         config = replace(config, leaf=128)
-        return Choice(config, "default of the GPU for transports, not measured")
+        return Choice(config, "default of the GPU for transports, measured on an H200 for PaTH")
     return Choice(config, "default of the GPU, measured on an H200 for plain attention and FoX")
 
 
@@ -203,7 +207,8 @@ def default_config(
     card = None if device is None else TARGETS.get(device.target)
     shared = None if card is None else card.shared
     tree = any(each.attention.has_transport() for each in kernels)
-    return look_up(target, *widths, io, numbers=numbers, shared=shared, tree=tree)
+    dots = max(sum(s.role == "dot" for s in e.attention.streams) // 2 for e in kernels)
+    return look_up(target, *widths, io, numbers=numbers, dots=dots, shared=shared, tree=tree)
 
 
 def key_of(

@@ -5,6 +5,7 @@ from typing import Any
 
 HEAD = """\
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch

@@ -99,8 +99,9 @@ class _Columns(Backward):
         ranges = Ranges(b, Stationary("column", first, end, scalar("T_q"), shift), BM)
         whole = b.op("<=", b.op("+", first, BN), scalar("T_k"))
         for loop in self.loops(ranges, whole, queries):
-            # its registers are full: numbers of rows come through shared memory, loaded ahead
-            loop = loop._replace(short=False)
+            # its registers are full: numbers of rows come through shared memory, loaded ahead.
+            # In a tree that makes ptxas wait for each product of every loop (C7515)
+            loop = loop._replace(short=queries is not None and loop.masked)
             b.remark(loop.note("key"))
             with loop.walk(b, "i_r", BM) as i_r, self.frame.scope(column):
                 self.step(self.frame.moving("row", i_r, loop), column, masked=loop.masked)

@@ -70,8 +70,12 @@ def _from_queries(
 
 
 def _from_keys(stage: Stage, acc: Ref, first: Ref, rectangle: Ref, odd: Ref, stages: int) -> None:
-    """What the keys of the node's left neighbour say, where they go further."""
+    """What the keys of the node's left neighbour say, where they go further.
+
+    In a sum of its own: ptxas waits for each product where two loops add to one (C7515).
+    """
     b = stage.block
+    own = b.let("b_dp_k", Full(0.0, Type("f32", ("BD", "BD'"))))
     size = number("n_l")
     after = b.op("*", b.op("*", b.op("+", rectangle, 1), 2), number("SPAN"))
     crossed = b.op("and", b.op("==", odd, 1), b.op("<", after, number("N")))
@@ -80,7 +84,8 @@ def _from_keys(stage: Stage, acc: Ref, first: Ref, rectangle: Ref, odd: Ref, sta
         row = b.op("+", first, y)
         d = b.let("b_d_kn", _versions(stage, "d_kn", row, "kv_head", "BD"))
         x = b.let("b_kv", _versions(stage, "kv", row, "kv_head", "BD'"))
-        b.set(acc, b.op("+", acc, Dot(d, x)))
+        b.set(own, b.op("+", own, Dot(d, x)))
+    b.set(acc, b.op("+", acc, own))
 
 
 def _versions(stage: Stage, name: str, row: Expr, head: str, channels: str) -> Expr:
