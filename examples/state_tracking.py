@@ -324,7 +324,7 @@ def main(arguments: list[str] | None = None) -> list[Run]:
         torch.set_num_threads(1)  # tensors of this size gain nothing from more
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"state_tracking_{device.type}.json"
-    record = {
+    record: dict[str, Any] = {
         "device": {**machine.device(device.type), "threads": torch.get_num_threads()},
         "versions": machine.versions(),
         "commit": machine.commit(),

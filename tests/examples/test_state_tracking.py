@@ -46,7 +46,8 @@ def test_steps_are_reflections_of_length_one_with_strengths_to_two(
         return inner(q, k, v, **inputs)
 
     monkeypatch.setattr(layer, "attention", listen)
-    layer.maps["beta"].weight.data.mul_(30)
+    for parameter in layer.maps["beta"].parameters():
+        parameter.data.mul_(30)
     model(texts(8, 32))
     assert torch.allclose(seen["w"].norm(dim=-1), torch.ones(8, 32, 2))
     assert seen["w"].dtype == seen["beta"].dtype == torch.float32
