@@ -52,7 +52,7 @@ class Options:
     batch: int = 64
     steps: int = 2000
     warm_up: int = 100
-    rate: float = 3e-3
+    rate: float = 1e-2
     decay: float = 0.1
     seeds: int = 3
     reads: int = 100_000
@@ -60,7 +60,7 @@ class Options:
     check_reads: int = 5000
 
 
-CPU = Options(length=64, batch=32, steps=400, reads=20_000, checks=12, check_reads=500)
+CPU = Options(length=64, batch=32, steps=300, reads=10_000, checks=8, check_reads=300)
 SMOKE = {"length": 32, "batch": 8, "steps": 20, "warm_up": 5, "seeds": 1, "reads": 100}
 SMOKE |= {"checks": 2, "check_reads": 100}
 
