@@ -5,10 +5,17 @@
 
 The model has one layer, two heads and width 64. A key carries the bit of its own token and not the
 instruction before it; so RoPE cannot tell bits that were written from the rest. PaTH sees the
-instruction in its step: w comes from three tokens, and H = I - beta w w^T acts on all keys before.
-Erasing is enough for this language: beta = 1 removes from old keys the direction that a query asks
-for, so that the last write is the only key left in it. beta = 2, a reflection, is allowed for and
-moves a key into another direction without loss; no step needs more.
+instruction in its steps: w is made of three tokens, and H_s = I - beta w w^T acts on all keys
+before s. Three steps solve the language exactly (tests/examples/test_state_tracking.py has them):
+
+    the key of a bit begins as e1; what a query looks for is e2
+    the token after a bit that was not written erases e1: w = e1, beta = 1
+    the token after a written bit swaps e1 and e2: w = (e1 - e2) / sqrt(2), beta = 2
+    a written bit itself erases e2, the memory before it: w = e2, beta = 1
+
+The swap is a reflection, with an eigenvalue of -1, and loses nothing. With beta = 1 in its place
+half of the new key is lost and traces of old ones stay, which short texts forgive; so the strength
+is 2 sigmoid(x), as in the paper.
 
 Only read bits count in the loss: no model can know the other tokens.
 """

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import state_tracking
 import torch
-from flip_flop import SETS, VOCABULARY, sample
+from flip_flop import SETS, VOCABULARY, WRITE, read_places, sample, wrong_bits
 from state_tracking import CPU, SMOKE, Directions, Options, Tracker, arguments_of, train
+from torch.nn import functional
+from torch.nn.functional import one_hot
 from tracking_plot import lowest, plot
 
 import gnomon as gn
@@ -32,6 +34,37 @@ def test_directions_come_from_three_tokens_and_none_later() -> None:
     changed = (made(x) - before).abs().amax(-1)[0] > 0
     assert changed.tolist() == [4 <= at <= 6 for at in range(9)]
     assert made.bfloat16()(x.bfloat16()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_three_steps_solve_the_language(name: str) -> None:
+    """The construction of the example's docstring, by hand: no training."""
+    one = sample(200, 64, SETS[name], torch.Generator().manual_seed(2))
+    before = functional.pad(one, (2, 0), value=-1)
+    last, last_but_one = before[:, 1:-1], before[:, :-2]
+    is_bit, e1, e2 = one < 2, *torch.eye(32)[:2]
+    written = is_bit & (last == WRITE)
+    after_bit, swaps = ~is_bit & (last >= 0), ~is_bit & (last_but_one == WRITE)
+
+    w = torch.where(written[..., None], e2, e1)
+    w = torch.where(swaps[..., None], (e1 - e2) / math.sqrt(2), w)
+    beta = (written | after_bit).float() + swaps
+    k = is_bit[..., None] * e1
+    q = (40 * e2).expand_as(k)
+    v = functional.pad(one_hot(one, VOCABULARY).float(), (0, 32 - VOCABULARY))
+    v[~is_bit] = 0
+    q, k, v, w = (x.unsqueeze(2).contiguous() for x in (q, k, v, w))
+    out = gn.compile(PATH)(q, k, v, w=w, beta=beta.unsqueeze(2))
+    assert int(wrong_bits(out[:, :, 0, :VOCABULARY], one)) == 0
+
+    place = torch.arange(64)  # all that a query of r sees is the last written bit
+    memory = place.where(written, 0).cummax(1).values
+    logits = 40 / math.sqrt(32) * one_hot(memory, 64)
+    weights = logits.masked_fill(place > place[:, None], -math.inf).softmax(-1)
+    reads = functional.pad(read_places(one), (0, 1))
+    assert int(reads.sum()) > 30
+    error = (out[:, :, 0] - weights @ v[:, :, 0])[reads].abs().max()
+    assert float(error) < 1e-5
 
 
 def test_steps_are_reflections_of_length_one_with_strengths_to_two(
