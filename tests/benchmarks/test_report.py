@@ -155,7 +155,7 @@ def test_the_table_of_state_tracking() -> None:
 
     wrongs = {"path": (0, 1, 40), "rope": (700, 600, 650)}
     options = {"length": 64, "batch": 32, "steps": 400, "warm_up": 100, "rate": 0.003, "seeds": 3}
-    found = {
+    found: dict[str, Any] = {
         "device": {"name": "Some CPU", "threads": 1},
         "versions": {"torch": "2.13.0"},
         "commit": "0123abc",
