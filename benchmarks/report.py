@@ -6,6 +6,7 @@ compares README.md with the results.
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from gnomon.benchmarks.gpu_tables import gpu_section
@@ -13,6 +14,7 @@ from gnomon.benchmarks.gpu_tables import gpu_section
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 GPU = "h200_pointwise"
+TRACKING = ("state_tracking_cuda", "state_tracking_cpu")
 NO_GPU = (
     "No GPU figure is claimed yet: the Triton kernels were run on an H200 for their errors, "
     "and are not tuned."
@@ -63,6 +65,45 @@ def byte_table(found: Any) -> str:
     return "\n".join([*lines, "", picture])
 
 
+def tracking_table(found: Any, name: str) -> str:
+    """The models of examples/state_tracking.py on one device: median of the seeds, the worst."""
+    o, runs = found["options"], found["runs"]
+    reads = min(count for run in runs for count in run["reads"].values())
+    head = (
+        f"**The flip-flop language** (one layer, {o['heads']} heads, width {o['width']}): bits are "
+        "written, read back and mixed with bits that mean nothing. Wrong bits of those read back, "
+        f"at least {reads} of each set, median of {o['seeds']} seeds (worst); trained where 80 % "
+        "of the instructions mean nothing, sparse has 98 %, dense 10 %. "
+        f"{found['device']['name']}, torch {found['versions']['torch']}, commit "
+        f"`{found['commit']}`, `{tracking_command(found)}`; seconds are those of training."
+    )
+    lines = [head, "", "| variant | seconds | as trained | sparse | dense |"]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for variant in _variants(runs):
+        own = [run for run in runs if run["variant"] == variant]
+        cells = [f"{median(run['seconds'] for run in own):.0f}"]
+        for part in ("train", "sparse", "dense"):
+            errors = [run["error"][part] for run in own]
+            cells.append(f"{median(errors):.3%} ({max(errors):.3%})")
+        lines.append(f"| {variant} | {' | '.join(cells)} |")
+    picture = f"![wrong read bits by steps of training](benchmarks/results/{name}.png)"
+    return "\n".join([*lines, "", picture])
+
+
+def tracking_command(found: Any) -> str:
+    """The command that trains the same models, whatever the defaults of its day are."""
+    # a GPU has a capability
+    device = "cuda" if "capability" in found["device"] else "cpu"
+    options = [f"--device {device}", f"--variants {' '.join(_variants(found['runs']))}"]
+    for name in ("length", "batch", "steps", "warm_up", "rate", "seeds"):
+        options.append(f"--{name.replace('_', '-')} {found['options'][name]}")
+    return " ".join(["python examples/state_tracking.py", *options])
+
+
+def _variants(runs: Any) -> list[str]:
+    return list(dict.fromkeys(run["variant"] for run in runs))
+
+
 def figures(folder: Path = RESULTS) -> str:
     """Everything between the markers; `folder` has the GPU results, which need not be there."""
     gpu = result(GPU, folder)
@@ -71,6 +112,8 @@ def figures(folder: Path = RESULTS) -> str:
         cpu_table(result("cpu")),
         byte_table(result("byte_lm")),
     ]
+    tracked = {name: result(name) for name in TRACKING}
+    parts += [tracking_table(found, name) for name, found in tracked.items() if found is not None]
     return "\n\n".join(parts) + "\n"
 
 

@@ -145,3 +145,32 @@ def test_the_report_with_and_without_gpu_results(found: dict[str, Any], tmp_path
     for name in ("fox", "nope"):
         assert f"benchmarks/results/{report.GPU}_{name}.png" in text
         assert (tmp_path / f"{report.GPU}_{name}.png").exists()
+
+
+def test_the_table_of_state_tracking() -> None:
+    def run(variant: str, seed: int, wrong: int) -> dict[str, Any]:
+        error = {"train": 0.0, "sparse": wrong / 2000, "dense": 0.5}
+        reads = {"train": 3000, "sparse": 2000, "dense": 4000}
+        return {"variant": variant, "seed": seed, "seconds": 7.6, "error": error, "reads": reads}
+
+    wrongs = {"path": (0, 1, 40), "rope": (700, 600, 650)}
+    options = {"length": 64, "batch": 32, "steps": 400, "warm_up": 100, "rate": 0.003, "seeds": 3}
+    found: dict[str, Any] = {
+        "device": {"name": "Some CPU", "threads": 1},
+        "versions": {"torch": "2.13.0"},
+        "commit": "0123abc",
+        "options": {**options, "heads": 2, "width": 64},
+        "runs": [run(name, seed, w[seed]) for name, w in wrongs.items() for seed in range(3)],
+    }
+    text = report.tracking_table(found, "state_tracking_cpu")
+    command = (
+        "`python examples/state_tracking.py --device cpu --variants path rope --length 64 "
+        "--batch 32 --steps 400 --warm-up 100 --rate 0.003 --seeds 3`"
+    )
+    assert command in text
+    assert "at least 2000 of each set" in text
+    assert "| path | 8 | 0.000% (0.000%) | 0.050% (2.000%) | 50.000% (50.000%) |" in text
+    assert "| rope | 8 | 0.000% (0.000%) | 32.500% (35.000%) | 50.000% (50.000%) |" in text
+    assert text.endswith("(benchmarks/results/state_tracking_cpu.png)")
+    found["device"]["capability"] = "sm_90"
+    assert "--device cuda" in report.tracking_command(found)
