@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
+from gnomon.dsl.kinds import kind
 from gnomon.dsl.masks import is_causal
-from gnomon.dsl.nodes import At, Builtin, Dot, Expr, Input, PrefixSum, walk
+from gnomon.dsl.nodes import At, Builtin, Dot, Expr, Input, PrefixSum, Slice, Width, walk
 from gnomon.lowering.core import Anchored, Attention, Index, Output, Program, Read, Stream
 from gnomon.lowering.emit import transport_library, transport_text
 from gnomon.lowering.emit.autograd_text import class_name, hosts, tensors
@@ -35,9 +37,14 @@ class Body(Values):
     """Whether kernels may move queries and keys."""
     kernel_step: Step | None = None
     """The step whose transport kernels are made for."""
+    pieces: dict[Expr, tuple[Slice, ...]] = field(default_factory=dict)
+    """Inputs that fall into pieces of channels: cut at once, their gradients are joined at once."""
+    parted: dict[Expr, list[str]] = field(default_factory=dict)
 
     def _visit(self, node: Expr) -> Value:
         match node:
+            case Slice(Input() as whole) if whole in self.pieces:
+                return self.piece(node, whole)
             case Read(stream) if stream.place == "constant" and stream.axes:
                 return self.value(stream.value)  # a table or vector without the kernel's head axis
             case Read(stream) | Anchored(stream, _):
@@ -46,6 +53,19 @@ class Body(Values):
             case Index("row"):
                 return Value(self.need("index_q"), "i64", "row")
         return super()._visit(node)
+
+    def piece(self, node: Slice, whole: Input) -> Value:
+        """One of the pieces of an input."""
+        pieces, x = self.pieces[whole], self.value(whole)
+        names = [f"{whole.name}_{n}" for n in range(1, len(pieces) + 1)]
+        if whole not in self.parted:
+            self.parted[whole] = [self.free(name) for name in names]
+            sizes = ", ".join(
+                str(self.width(p.stop + p.start.scaled(Fraction(-1)))) for p in pieces
+            )
+            code = method(x.code, "split", atom(f"({sizes})"), atom("-1"))
+            self.lines += statement(f"{', '.join(self.parted[whole])} = ", code, self.depth)
+        return x.with_code(atom(self.parted[whole][pieces.index(node)]))
 
     # ---- streams
 
@@ -199,7 +219,7 @@ def body(program: Program, *, on_gpu: bool = False, by_kernels: bool = False) ->
 
 def _run(program: Program, shared: Mapping[object, int], *, on_gpu: bool, by_kernels: bool) -> Body:
     signature = Signature(program.variant)
-    values = Body(program.variant, on_gpu=on_gpu, by_kernels=by_kernels)
+    values = Body(program.variant, on_gpu=on_gpu, by_kernels=by_kernels, pieces=pieces_of(program))
     values.shared.update(shared)
     values.has_several_outputs = len(program.attentions) > 1
     values.taken |= {"position_q", "length_q", "index_q", "origin_q", "call", program.variant.name}
@@ -224,6 +244,22 @@ def _run(program: Program, shared: Mapping[object, int], *, on_gpu: bool, by_ker
         out = values.bind("out", result.with_code(out)).code
     values.lines += [f"    return ({out}, lse) if return_lse else {out}"]
     return values
+
+
+def pieces_of(program: Program) -> dict[Expr, tuple[Slice, ...]]:
+    """The inputs whose channels the streams read piece by piece, and the pieces in order."""
+    streams = (s.value for a in program.attentions for s in a.streams)
+    slices = {n for x in streams for n in walk(x) if isinstance(n, Slice)}
+    found: dict[Expr, tuple[Slice, ...]] = {}
+    for whole in {n.x for n in slices if isinstance(n.x, Input) and n.x.place != "token"}:
+        starts = {n.start: n for n in slices if n.x == whole}
+        pieces, at = [], Width()
+        while at in starts:
+            pieces.append(starts.pop(at))
+            at = pieces[-1].stop
+        if not starts and len(pieces) > 1 and at == kind(whole).axes[-1]:
+            found[whole] = tuple(pieces)
+    return found
 
 
 def transports(program: Program) -> tuple[Dot, ...]:
