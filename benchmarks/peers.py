@@ -172,6 +172,20 @@ def fla(backend: str, query: Query) -> Call:
     return Call(forward, [inputs.q, inputs.k, inputs.v, *gates], inputs.cotangent)
 
 
+def fla_path(query: Query) -> Call:
+    """FLA's PaTH attention, with its gate for path_fox; w in fp32, as it asks for."""
+    module = importlib.import_module("fla.ops.path_attn")
+    inputs = query.inputs
+    names = [name for name in ("w", "beta", "log_f") if name in inputs.extra]
+
+    def forward(*given: Tensor) -> Tensor:
+        out: Tensor = module.parallel_path_attn(*given)[0]
+        return out
+
+    extra = [inputs.extra[name].float() for name in names]
+    return Call(forward, [inputs.q, inputs.k, inputs.v, *extra], inputs.cotangent)
+
+
 @contextmanager
 def kept_environment() -> Iterator[None]:
     """Puts back what the choice of FLA's back end changes."""
@@ -243,6 +257,7 @@ PEERS = (
     Peer("flex", (PLAIN, "fox"), ("cuda",), flex),
     Peer("fla_triton", (PLAIN, "fox"), ("cuda",), partial(fla, "triton")),
     Peer("fla_tilelang", (PLAIN, "fox"), ("cuda",), partial(fla, "tilelang")),
+    Peer("fla_path", ("path", "path_fox"), ("cuda",), fla_path),
     Peer("fox_official", ("fox", "fox_pruned"), ("cuda",), fox_official),
     Peer("torch", TAPAS, ("cuda", "cpu"), plain_tapa),
     Peer("tapa_release", TAPAS, ("cuda",), tapa_release),

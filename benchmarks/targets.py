@@ -1,6 +1,7 @@
-"""The ratios that the pointwise kernels must reach, and whether a record does.
+"""The ratios that our kernels must reach, and whether a record does.
 
-A figure counts at B * T = 16384 and H * D = 2048, with a key head to each query head.
+A figure counts at B * T = 16384 and H * D = 2048, with a key head to each query head unless a
+target says otherwise.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,7 @@ class Must:
     """The largest ratio of a time of ours to that of `over` on plain attention, by D.
 
     length  the only T at which it holds, where the target names one
+    groups  query heads to a key head
     """
 
     variants: tuple[str, ...]
@@ -26,6 +28,7 @@ class Must:
     ratio: Mapping[int, float]
     over: str = "cudnn"
     length: int | None = None
+    groups: int = 1
 
 
 MUSTS = (
@@ -41,6 +44,13 @@ MUSTS = (
         {128: 1.15, 64: 1.15},
         over="gnomon",
     ),
+    Must(("path",), "fwd", {128: 3.10, 64: 2.70}, length=2048),
+    Must(("path",), "fwd", {128: 1.80, 64: 1.55}, length=8192),
+    Must(("path",), "fwd", {128: 1.50, 64: 1.40}, length=8192, groups=4),
+    Must(("path",), "fwd", {128: 1.45, 64: 1.30}, length=16384),
+    Must(("path",), "fwd_bwd", {128: 3.20, 64: 2.70}, length=2048),
+    Must(("path",), "fwd_bwd", {128: 1.90, 64: 1.60}, length=8192),
+    Must(("path",), "fwd_bwd", {128: 1.60, 64: 1.40}, length=16384),
 )
 
 
@@ -81,11 +91,14 @@ def verdicts(records: Iterable[Record]) -> list[Verdict]:
 
 def must_of(record: Record) -> Must | None:
     """The target that a record has to meet, if any."""
-    sizes = record["B"] * record["T"], record["H"] * record["D"], record["groups"]
-    if record["implementation"] != "gnomon" or sizes != (TOKENS, CHANNELS, 1):
+    sizes = record["B"] * record["T"], record["H"] * record["D"]
+    if record["implementation"] != "gnomon" or sizes != (TOKENS, CHANNELS):
         return None
     for must in MUSTS:
-        is_meant = record["variant"] in must.variants and record["pass"] == must.which
+        asked = must.which, must.groups
+        is_meant = (
+            record["variant"] in must.variants and (record["pass"], record["groups"]) == asked
+        )
         if is_meant and record["D"] in must.ratio and must.length in (None, record["T"]):
             return must
     return None

@@ -22,7 +22,7 @@ from gnomon.lowering.pipelines import Kernels
 from gnomon.runtime.gpus import Device
 from gnomon.runtime.kernel_digest import digest_of
 from gnomon.runtime.offline import TARGETS
-from gnomon.runtime.reports import widths_of
+from gnomon.runtime.reports import size_of, widths_of
 from gnomon.runtime.settings import logger, settings
 from gnomon.runtime.tuned import (
     SHIPPED,
@@ -61,6 +61,7 @@ def look_up(
     *,
     numbers: bool = False,
     dots: int = 1,
+    large: bool = False,
     shared: int | None = None,
     tree: bool = False,
 ) -> Choice:
@@ -68,7 +69,7 @@ def look_up(
 
     `shared`: bytes that a program may have on the card; None where it is not known, and has plenty.
     `numbers`: keys have numbers beside their vectors (gates, sums), which take registers, as do
-    several `dots` of one pair.
+    several `dots` of one pair. `large`: shared memory holds more than queries, keys and values.
     """
     widest = max(width, value_width)
     if target == "numba" and tree:
@@ -82,21 +83,25 @@ def look_up(
         return Choice(Config(tiles, tiles, tiles), "default of the GPU for fp32, not measured")
     if shared is not None and shared < SMALL:
         return Choice(_small(widest), "default of GPUs with little shared memory, not measured")
-    several = numbers or dots > 1
-    if widest <= 64:
-        forward = Tiles(64, 64, 4, 3) if tree else Tiles(64, 128, 4, 3 if numbers else 2)
-        config = Config(forward, Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2 if numbers else 3))
-    elif widest <= 128:
-        forward = Tiles(64, 64, 4, 3) if several else Tiles(128, 128, 8, 3)
-        rows = Tiles(64, 64, 4, 2) if numbers else Tiles(128, 64, 8, 3)
-        config = Config(forward, rows, Tiles(32 if several else 64, 64, 4, 2))
-    else:
+    if widest > 128:
         tiles = Tiles(64, 32, 8, 1)
         return Choice(Config(tiles, tiles, tiles), "default of the GPU, not measured")
+    config = _hopper(widest, numbers=numbers, several=numbers or dots > 1, tree=tree)
+    if large and widest > 64:
+        config = replace(config, fwd=Tiles(64, 64, 4, 3))
     if tree:  # a tile lies in one leaf
         config = replace(config, leaf=128)
         return Choice(config, "default of the GPU for transports, measured on an H200 for PaTH")
     return Choice(config, "default of the GPU, measured on an H200 for plain attention and FoX")
+
+
+def _hopper(widest: int, *, numbers: bool, several: bool, tree: bool) -> Config:
+    """Tiles that 227 KiB of shared memory hold; by sweeps on an H200 at its sustained clocks."""
+    if widest <= 64:
+        forward = Tiles(64, 64, 4, 3) if tree else Tiles(64, 128, 4, 3 if numbers else 2)
+        return Config(forward, Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2 if numbers else 3))
+    rows = Tiles(64, 64, 4, 2) if several else Tiles(128, 64, 8, 3)
+    return Config(Tiles(128, 128, 8, 3), rows, Tiles(32 if several else 64, 64, 4, 2))
 
 
 def _small(widest: int) -> Config:
@@ -203,12 +208,20 @@ def default_config(
 ) -> Choice:
     """The default for the kernels of a variant, on a device where it is known."""
     streams = [s for each in kernels for s in each.attention.streams]
-    numbers = any(s.place == "column" and s.role in ("prefix", "scalar") for s in streams)
     card = None if device is None else TARGETS.get(device.target)
-    shared = None if card is None else card.shared
-    tree = any(each.attention.has_transport() for each in kernels)
-    dots = max(sum(s.role == "dot" for s in e.attention.streams) // 2 for e in kernels)
-    return look_up(target, *widths, io, numbers=numbers, dots=dots, shared=shared, tree=tree)
+    columns = [[s for s in e.attention.streams if s.place == "column"] for e in kernels]
+    dots = [[size_of(s.axes[-1], *widths) for s in c if s.role == "dot"] for c in columns]
+    tables = any(s.role in ("table", "vector") for s in streams)
+    return look_up(
+        target,
+        *widths,
+        io,
+        numbers=any(s.role in ("prefix", "scalar") for c in columns for s in c),
+        dots=max(map(len, dots)),
+        large=tables or max(map(sum, dots)) > widths[0],
+        shared=None if card is None else card.shared,
+        tree=any(each.attention.has_transport() for each in kernels),
+    )
 
 
 def key_of(

@@ -83,12 +83,13 @@ def widths_of(kernels: Kernels, width: int, value_width: int) -> dict[str, int]:
     """True widths by name (D0, DV, E0)."""
     widths = Widths.of(kernels.attention)
     true = {"DV": value_width}
-    true |= {f"D{n}": _size(w, width, value_width) for n, w in enumerate(widths.dots)}
-    true |= {f"E{n}": _size(w, width, value_width) for n, w in enumerate(widths.vectors)}
+    true |= {f"D{n}": size_of(w, width, value_width) for n, w in enumerate(widths.dots)}
+    true |= {f"E{n}": size_of(w, width, value_width) for n, w in enumerate(widths.vectors)}
     return true
 
 
-def _size(axis: Width, width: int, value_width: int) -> int:
+def size_of(axis: Width, width: int, value_width: int) -> int:
+    """A symbolic number of channels for vectors of `width` channels."""
     sizes = {"d": width, "d_v": value_width, "Block": max(width // 4, 1)}
     for symbol, _ in axis.parts:
         sizes.setdefault(symbol, OTHER_AXIS)

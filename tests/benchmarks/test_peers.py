@@ -192,6 +192,28 @@ def test_fla_without_tilelang_is_never_taken_for_it(
         peer("fla_tilelang").make(query(data, "nope"))
 
 
+@pytest.mark.parametrize("variant", ["path", "path_fox"])
+def test_fla_path_has_what_it_asks_for(
+    data: Data, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """w, beta and the gate in fp32, each with a gradient; the first of its results."""
+    module = ModuleType("fla.ops.path_attn")
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, *given: Tensor) -> tuple[Tensor, None]:
+        w, beta, *gate = given
+        assert {x.dtype for x in given} == {torch.float32}
+        assert w.shape == k.shape
+        assert beta.shape == k.shape[:3]
+        assert [g.shape for g in gate] == [q.shape[:3]] * (variant == "path_fox")
+        return q * (w.sum() + beta.sum() + sum(g.sum() for g in gate)), None
+
+    vars(module)["parallel_path_attn"] = attention
+    monkeypatch.setitem(sys.modules, "fla.ops.path_attn", module)
+    call = peer("fla_path").make(query(data, variant))
+    assert call.run("fwd")().shape == call.cotangent.shape
+    assert [g is None for g in call.run("fwd_bwd")()][3:] == [False] * (len(call.tensors) - 3)
+
+
 def test_fla_that_is_not_installed(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fla", None)
     with pytest.raises(ModuleNotFoundError):

@@ -2692,13 +2692,7 @@ def tapa(
     if positions is not None:
         refuse("positions", "None: these kernels count them", "positions")
     d = q.shape[-1]
-    o, lse = TapaAttention.apply(
-        call,
-        (d // 2) ** -0.5,
-        q[..., : d // 2],
-        k[..., : d // 2],
-        q[..., d // 2 :],
-        k[..., d // 2 :],
-        v,
-    )
+    q_1, q_2 = q.split((d // 2, d // 2), -1)
+    k_1, k_2 = k.split((d // 2, d // 2), -1)
+    o, lse = TapaAttention.apply(call, (d // 2) ** -0.5, q_1, k_1, q_2, k_2, v)
     return (o, lse) if return_lse else o
