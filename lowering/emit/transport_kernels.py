@@ -294,4 +294,6 @@ def tiles_for(plan: Plan, width: int) -> Tiles:
         "transport_d_rows": rows,
         "transport_d_tokens": rows,
         **dict.fromkeys((*products, *(f"{name}_leaf" for name in products)), rows),
+        # with 4 warps Triton (3.6) makes a wrong product of it at D = 128 (DECISIONS.md)
+        "transport_d_products_y": {**rows, "num_warps": 8 if wide else 4},
     }
