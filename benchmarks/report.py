@@ -14,6 +14,8 @@ from gnomon.benchmarks.gpu_tables import gpu_section
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 GPU = "h200_pointwise"
+MORE = ("h200_backward", "h200_short")
+"""Further files of `gnomon bench`, each of one run: what the first one had no time for."""
 TRACKING = ("state_tracking_cuda", "state_tracking_cpu")
 NO_GPU = (
     "No GPU figure is claimed yet: the Triton kernels were run on an H200 for their errors, "
@@ -109,6 +111,7 @@ def figures(folder: Path = RESULTS) -> str:
     gpu = result(GPU, folder)
     parts = [
         NO_GPU if gpu is None else gpu_section(gpu, GPU),
+        *(gpu_section(more, name) for name in MORE if (more := result(name, folder)) is not None),
         cpu_table(result("cpu")),
         byte_table(result("byte_lm")),
     ]
@@ -121,11 +124,12 @@ def main(readme: Path = ROOT / "README.md", folder: Path = RESULTS) -> None:
     """Write the README anew, and the plots."""
     before, _, rest = readme.read_text().partition(BEGIN)
     readme.write_text(before + BEGIN + figures(folder) + END + rest.partition(END)[2])
-    gpu = result(GPU, folder)
-    if gpu is not None:
-        from gnomon.benchmarks.plots import write_plots
+    for name in (GPU, *MORE):
+        found = result(name, folder)
+        if found is not None:
+            from gnomon.benchmarks.plots import write_plots
 
-        write_plots(gpu, folder, GPU)
+            write_plots(found, folder, name)
 
 
 if __name__ == "__main__":

@@ -246,10 +246,10 @@ def module_parts(*, shared: bool, width: int, leaf: int, known: Sequence[str]) -
     plan = Plan(blocks=leaf // 64, shared=shared, whole=whole, transition="io")
     parts = TransportKernels(plan, width).parts()
     there = set(known)
-    return [*(part for part in parts if part not in there), moved_function(shared=shared)]
+    return [*(part for part in parts if part not in there), moved_function(width, shared=shared)]
 
 
-def moved_function(*, shared: bool) -> str:
+def moved_function(width: int, *, shared: bool) -> str:
     """The function that a module calls: the kernels where they serve, else torch."""
     given = "w" if shared else "w, u"
     known = "w.dtype != torch.float64"
@@ -258,9 +258,9 @@ def moved_function(*, shared: bool) -> str:
 def move_along(call, q, k, w, u, beta):
     """Versions of queries and of keys, and the dots inside of leaves, of steps I - beta w u^T.
 
-    Kernels are for calls of one sequence whose tokens are all queries.
+    Kernels are for {width} channels, and for calls of one sequence whose tokens are all queries.
     """
-    is_whole = call.cu_seqlens_k is None and call.T_q == call.T_k
+    is_whole = call.cu_seqlens_k is None and call.T_q == call.T_k and q.shape[-1] == {width}
     is_half = q.dtype != torch.float32 and {known}
     if is_whole and q.numel() and is_half:
         return Transport.apply(q, k, {given}, beta.float())

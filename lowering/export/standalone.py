@@ -80,7 +80,8 @@ def _licensed(export: Standalone, text: str) -> str:
 
 
 def _again(export: Standalone) -> str:
-    return f"Do not edit: `{export.module.provenance.command or 'gnomon export'}` writes it anew."
+    command = export.module.provenance.command or "gnomon export"
+    return "\n".join(textwrap.wrap(f"Do not edit: `{command}` writes it anew.", 96))
 
 
 # ---- the files

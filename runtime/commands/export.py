@@ -28,6 +28,7 @@ EXAMPLES = examples(
     ("gnomon export fox --to DIR --test", "and run the tests there"),
 )
 TARGETS = ("numba", "triton")
+DIM = 64
 
 
 Licence = Annotated[
@@ -37,6 +38,16 @@ Licence = Annotated[
 
 Gpu = Annotated[
     str, typer.Option("--gpu", metavar="NAME", help="Kernels of this GPU too, as h200.")
+]
+
+Dim = Annotated[
+    int,
+    typer.Option(
+        "--dim",
+        metavar="D",
+        help="Channels of a head that tiles, and the kernels of transports, are for.",
+        min=1,
+    ),
 ]
 
 
@@ -50,6 +61,7 @@ def export(
         str, typer.Option("--target", metavar="TARGETS", help="numba, triton or both.")
     ] = "numba,triton",
     gpu: Gpu = "",
+    dim: Dim = DIM,
     licence: Licence = None,
     test: Annotated[bool, typer.Option("--test", help="Run the exported tests.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The files, as an object.")] = False,
@@ -65,8 +77,8 @@ def export(
     unknown = [name for name in targets if name not in TARGETS]
     if unknown or not targets:
         raise InputError("--target", " or ".join((*TARGETS, ",".join(TARGETS))), repr(target))
-    command = _command(variant, to, target, gpu)
-    written = write(find(variant).node, to, targets, licence, command, gpu)
+    command = _command(variant, to, target, gpu, dim)
+    written = write(find(variant).node, to, targets, licence, command, gpu, dim)
     passed = run_tests(to, quiet=as_json) if test else None
     if as_json:
         write_json({"files": [str(path) for path in written], "tests_passed": passed})
@@ -83,29 +95,35 @@ def export(
 
 
 def write(
-    node: Node, folder: Path, targets: list[str], licence: Path | None, command: str, gpu: str = ""
+    node: Node,
+    folder: Path,
+    targets: list[str],
+    licence: Path | None,
+    command: str,
+    gpu: str = "",
+    dim: int = DIM,
 ) -> list[Path]:
     """Write the files; their paths. Raises UnsupportedError where no lowering exists.
 
-    For a `gpu` that copies tiles by hardware there are kernels that let it, beside the others.
+    For a `gpu` that copies tiles by hardware there are kernels that let it, beside the others; those
+    that move queries and keys through a transport serve heads of `dim` channels.
     """
     from gnomon.dsl.show import digest
     from gnomon.lowering.emit.module import Module, Provenance
     from gnomon.lowering.export.standalone import Standalone, write_standalone
     from gnomon.lowering.pipelines import lower
     from gnomon.runtime.compile import installed_version, tiles_by_name
-    from gnomon.runtime.configs import look_up
+    from gnomon.runtime.configs import default_config
     from gnomon.runtime.reports import gpu as find_gpu
 
     descriptors = bool(gpu) and find_gpu(gpu).has_descriptors
     padded, packed = lower(node), lower(node, packed=True)
     text = licence.read_text() if licence is not None else ""
     origin = Provenance(digest(node), command, installed_version(), text)
-    tree = any(a.has_transport() for a in padded.program.attentions)
     modules = []
     for name in targets:
         target: Any = name
-        config = look_up(name, 64, 64, tree=tree).config
+        config = default_config(padded.kernels, (dim, dim), "bf16", target).config
         tiles = tiles_by_name(padded.kernels, config, target)
         kernels = padded.kernels, packed.kernels
         by_descriptor = descriptors and name == "triton"
@@ -119,16 +137,18 @@ def write(
                 origin,
                 descriptors=by_descriptor,
                 leaf=config.leaf,
+                width=dim if by_descriptor else None,
             )
         )
     return write_standalone(Standalone(modules), folder)
 
 
-def _command(variant: str, to: Path, target: str, gpu: str) -> str:
+def _command(variant: str, to: Path, target: str, gpu: str, dim: int) -> str:
     """What writes the files anew; the folder by its name, since a path belongs to one machine."""
     name = Path(variant).name if ".py" in variant else variant
     chosen = "" if target == ",".join(TARGETS) else f" --target {target}"
     chosen += f" --gpu {gpu}" if gpu else ""
+    chosen += f" --dim {dim}" if dim != DIM else ""
     return f"gnomon export {name} --to {to.name or '.'}{chosen}"
 
 

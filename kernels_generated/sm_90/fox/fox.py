@@ -2728,7 +2728,7 @@ def launch_fox_fwd(
                     BD0=padded_width(q.shape[-1]),
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
-                    num_stages=2,
+                    num_stages=3,
                     enable_fp_fusion=False,
                 )
     elif has_descriptors(q, k, v):
@@ -2770,7 +2770,7 @@ def launch_fox_fwd(
                     BD0=padded_width(q.shape[-1]),
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
-                    num_stages=2,
+                    num_stages=3,
                     enable_fp_fusion=False,
                 )
     else:
@@ -2815,7 +2815,7 @@ def launch_fox_fwd(
                     BD0=padded_width(q.shape[-1]),
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
-                    num_stages=2,
+                    num_stages=3,
                     enable_fp_fusion=False,
                 )
     return o, o_exact, lse
@@ -3040,7 +3040,7 @@ def launch_fox_bwd_columns(
                     BD0=padded_width(q.shape[-1]),
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
-                    num_stages=3,
+                    num_stages=2,
                 )
     elif has_descriptors(k, v, do, q):
         grid = triton.cdiv(call.longest_k, 64) * call.KV * call.sequences
@@ -3086,7 +3086,7 @@ def launch_fox_bwd_columns(
                     BD0=padded_width(q.shape[-1]),
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
-                    num_stages=3,
+                    num_stages=2,
                 )
     else:
         grid = triton.cdiv(call.longest_k, 64) * call.KV * call.sequences
@@ -3136,7 +3136,7 @@ def launch_fox_bwd_columns(
                     BD0=padded_width(q.shape[-1]),
                     BV=padded_width(v.shape[-1]),
                     num_warps=4,
-                    num_stages=3,
+                    num_stages=2,
                 )
     return dv, d_k, d_log_f_sum_k
 
