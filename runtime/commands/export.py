@@ -68,8 +68,7 @@ def export(
 ) -> None:
     """Write a variant as files that another repository can own.
 
-    Kernels, launcher, autograd function, reference and tests.
-    They need torch, and numba or triton; they do not need gnomon.
+    Kernels, launcher, autograd function, reference and tests, without gnomon.
     """
     if form != "standalone":
         raise InputError("--as", "standalone", repr(form))
@@ -77,8 +76,8 @@ def export(
     unknown = [name for name in targets if name not in TARGETS]
     if unknown or not targets:
         raise InputError("--target", " or ".join((*TARGETS, ",".join(TARGETS))), repr(target))
-    command = _command(variant, to, target, gpu, dim)
-    written = write(find(variant).node, to, targets, licence, command, gpu, dim)
+    again = _command(variant, to, target, gpu, dim)
+    written = write(find(variant).node, to, targets, licence, again, gpu, dim)
     passed = run_tests(to, quiet=as_json) if test else None
     if as_json:
         write_json({"files": [str(path) for path in written], "tests_passed": passed})
@@ -105,42 +104,44 @@ def write(
 ) -> list[Path]:
     """Write the files; their paths. Raises UnsupportedError where no lowering exists.
 
-    For a `gpu` that copies tiles by hardware there are kernels that let it, beside the others; those
-    that move queries and keys through a transport serve heads of `dim` channels.
+    For a `gpu` that copies tiles by hardware there are kernels that let it, beside the others;
+    those that move queries and keys through a transport are for heads of `dim` channels.
     """
     from gnomon.dsl.show import digest
-    from gnomon.lowering.emit.module import Module, Provenance
+    from gnomon.lowering.emit.module import Provenance
     from gnomon.lowering.export.standalone import Standalone, write_standalone
-    from gnomon.lowering.pipelines import lower
-    from gnomon.runtime.compile import installed_version, tiles_by_name
-    from gnomon.runtime.configs import default_config
+    from gnomon.runtime.compile import installed_version
     from gnomon.runtime.reports import gpu as find_gpu
 
     descriptors = bool(gpu) and find_gpu(gpu).has_descriptors
-    padded, packed = lower(node), lower(node, packed=True)
     text = licence.read_text() if licence is not None else ""
     origin = Provenance(digest(node), command, installed_version(), text)
-    modules = []
-    for name in targets:
-        target: Any = name
-        config = default_config(padded.kernels, (dim, dim), "bf16", target).config
-        tiles = tiles_by_name(padded.kernels, config, target)
-        kernels = padded.kernels, packed.kernels
-        by_descriptor = descriptors and name == "triton"
-        modules.append(
-            Module(
-                padded.program,
-                *kernels,
-                target,
-                "f32",
-                tiles,
-                origin,
-                descriptors=by_descriptor,
-                leaf=config.leaf,
-                width=dim if by_descriptor else None,
-            )
-        )
+    modules = [_module(node, name, origin, dim, descriptors=descriptors) for name in targets]
     return write_standalone(Standalone(modules), folder)
+
+
+def _module(node: Node, target: Any, origin: Any, dim: int, *, descriptors: bool) -> Any:
+    """The kernels for one target."""
+    from gnomon.lowering.emit.module import Module
+    from gnomon.lowering.pipelines import lower
+    from gnomon.runtime.compile import tiles_by_name
+    from gnomon.runtime.configs import default_config
+
+    padded, packed = lower(node), lower(node, packed=True)
+    config = default_config(padded.kernels, (dim, dim), "bf16", target).config
+    by_descriptor = descriptors and target == "triton"
+    return Module(
+        padded.program,
+        padded.kernels,
+        packed.kernels,
+        target,
+        "f32",
+        tiles_by_name(padded.kernels, config, target),
+        origin,
+        descriptors=by_descriptor,
+        leaf=config.leaf,
+        width=dim if by_descriptor else None,
+    )
 
 
 def _command(variant: str, to: Path, target: str, gpu: str, dim: int) -> str:
