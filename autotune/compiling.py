@@ -121,6 +121,7 @@ def compiled(task: Task, point: Point, worker: Worker, timeout: float) -> Compil
             num_warps=point["num_warps"],
             num_stages=point["num_stages"],
             divisible=how.divisible,
+            fuses=s.kernel.fuses,
             timeout=timeout,
             worker=worker,
         )

@@ -205,8 +205,12 @@ def default_config(
     target: str = "triton",
     *,
     device: Device | None = None,
+    shared: int | None = None,
 ) -> Choice:
-    """The default for the kernels of a variant, on a device where it is known."""
+    """The default for the kernels of a variant, on a device where it is known.
+
+    `shared`: bytes that a program may have, where only that is known.
+    """
     streams = [s for each in kernels for s in each.attention.streams]
     card = None if device is None else TARGETS.get(device.target)
     columns = [[s for s in e.attention.streams if s.place == "column"] for e in kernels]
@@ -219,7 +223,7 @@ def default_config(
         numbers=any(s.role in ("prefix", "scalar") for c in columns for s in c),
         dots=max(map(len, dots)),
         large=tables or max(map(sum, dots)) > widths[0],
-        shared=None if card is None else card.shared,
+        shared=shared if card is None else card.shared,
         tree=any(each.attention.has_transport() for each in kernels),
     )
 

@@ -94,18 +94,20 @@ def compile_kernel(
     num_warps: int = 4,
     num_stages: int = 2,
     divisible: Sequence[str] = (),
+    fuses: bool = True,
     timeout: float = 120.0,
     worker: Worker | None = None,
 ) -> Report:
     """A kernel of a module (its text, or the path of its file), compiled for one of TARGETS.
 
     `signature` gives each argument its Triton type ("*bf16", "i32", "fp32", "constexpr");
-    `divisible` names those that are multiples of 16. Compiling happens in a process of its own,
+    `divisible` names those that are multiples of 16; `fuses`: the compiler may make fused
+    multiply-adds of its own. Compiling happens in a process of its own,
     where the interpreter is off, by default one for all callers. Raises WorkerError where it fails,
     crashes or takes too long, KeyError for an unknown target.
     """
     text = source.read_text() if isinstance(source, Path) else source
-    options = {"num_warps": num_warps, "num_stages": num_stages}
+    options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fuses}
     job = (text, kernel, dict(signature), dict(constexprs), list(divisible), TARGETS[target].triton)
     found = (worker or _worker).run(_JOB, "compile_source", *job, options, timeout=timeout)
     return Report(**{**found, "kinds": tuple(found["kinds"]), "warnings": tuple(found["warnings"])})

@@ -40,7 +40,9 @@ def compile_source(
     compiled = triton.compile(compilable, target=GPUTarget(*target), options=options)
     seconds = time.perf_counter() - begin
     read = _resources_of_cuda if target[0] == "cuda" else _resources_of_hip
-    return {"shared": compiled.metadata.shared, "seconds": seconds, **read(compiled.asm, target[1])}
+    fuses = options["enable_fp_fusion"]
+    found = read(compiled.asm, target[1], fuses=fuses)
+    return {"shared": compiled.metadata.shared, "seconds": seconds, **found}
 
 
 def _module(source: str) -> ModuleType:
@@ -58,7 +60,9 @@ def _module(source: str) -> ModuleType:
     return _modules[source]
 
 
-def _resources_of_cuda(asm: dict[str, Any], architecture: int | str) -> dict[str, Any]:
+def _resources_of_cuda(
+    asm: dict[str, Any], architecture: int | str, *, fuses: bool
+) -> dict[str, Any]:
     """Registers of a thread and spilled bytes, as the assembler reports them."""
     from triton.backends.nvidia.compiler import get_ptxas
 
@@ -69,6 +73,7 @@ def _resources_of_cuda(asm: dict[str, Any], architecture: int | str) -> dict[str
     path.write_text(ptx)
     out = Path(_folder.name) / "kernel.cubin"
     command = [get_ptxas(int(architecture)).path, "-v", f"--gpu-name={found[1]}", path, "-o", out]
+    command += [] if fuses else ["--fmad=false"]
     log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     kinds = {
         "wgmma": "wgmma.mma_async",
@@ -85,7 +90,9 @@ def _resources_of_cuda(asm: dict[str, Any], architecture: int | str) -> dict[str
     }
 
 
-def _resources_of_hip(asm: dict[str, Any], architecture: int | str) -> dict[str, Any]:
+def _resources_of_hip(
+    asm: dict[str, Any], architecture: int | str, *, fuses: bool
+) -> dict[str, Any]:
     """Vector registers of a thread (accumulators included), and those spilled to memory, in bytes.
 
     Scalar registers spill to lanes of vector registers, which are counted there.

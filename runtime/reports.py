@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gnomon.dsl.nodes import Width
+from gnomon.lowering.emit.launch import OFFSETS, described_form
 from gnomon.lowering.emit.triton import print_module, printed
 from gnomon.lowering.pipelines import Kernels
 from gnomon.lowering.schedules.widths import Widths
@@ -18,11 +19,17 @@ OTHER_AXIS = 32
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """One kernel: its tiles and what the compiled code needs."""
+    """One kernel: its tiles, what the compiled code needs, and the program in the GPU's form."""
 
     kernel: str
     tiles: Mapping[str, int]
     report: Report
+    program: Kernel
+
+    @property
+    def by_descriptor(self) -> bool:
+        """Whether tiles are copied by hardware."""
+        return self.kernel.endswith("_tma")
 
 
 def gpu(name: str) -> Target:
@@ -39,29 +46,35 @@ def reports(
     *,
     roles: Sequence[str] = KERNELS,
 ) -> Iterator[KernelReport]:
-    """A report on each kernel of these roles for vectors of `width` channels.
+    """A report on each kernel of these roles for vectors of `width` channels, at default tiles.
 
-    Raises WorkerError where Triton cannot compile one.
+    Where the GPU copies tiles by hardware, of the kernel that lets it. Raises WorkerError where
+    Triton cannot compile one.
     """
-    from gnomon.runtime.configs import look_up  # which asks this module for widths
+    from gnomon.runtime.configs import default_config, is_described  # it asks here for widths
 
+    widths, short = (width, value_width), {"fp32": "f32", "fp16": "f16"}.get(io, io)
     for each in attentions:
-        tree = each.attention.has_transport()
-        config = look_up("triton", width, value_width, tree=tree).config
+        config = default_config((each,), widths, short, shared=target.shared).config
         constants = {**constants_of(each, width, value_width), "LEAF": config.leaf}
         for role in roles:
             kernel = getattr(each, role)
-            if kernel is not None:
-                tiles = getattr(config, role).numbers("triton")
-                yield KernelReport(
-                    kernel.name, tiles, _report(kernel, target, io, {**constants, **tiles})
-                )
+            if kernel is None:
+                continue
+            packed = any(p.name in OFFSETS for p in kernel.params)
+            if target.has_descriptors and io != "fp32" and not packed:
+                described = described_form(kernel) if is_described(each, kernel) else None
+                kernel = described or kernel
+            tiles = getattr(config, role).numbers("triton")
+            report = _report(kernel, target, io, {**constants, **tiles})
+            yield KernelReport(kernel.name, tiles, report, kernel)
 
 
 def _report(kernel: Kernel, target: Target, io: IO, constants: Mapping[str, int]) -> Report:
-    how = specialise(printed(kernel).arguments, io, constants)
+    by_descriptor = kernel.name.endswith("_tma")
+    how = specialise(printed(kernel, descriptors=by_descriptor).arguments, io, constants)
     return compile_kernel(
-        print_module([kernel], kernel.doc),
+        print_module([kernel], kernel.doc, descriptors=by_descriptor),
         kernel.name,
         how.signature,
         how.constexprs,
@@ -69,6 +82,7 @@ def _report(kernel: Kernel, target: Target, io: IO, constants: Mapping[str, int]
         num_warps=constants["num_warps"],
         num_stages=constants["num_stages"],
         divisible=how.divisible,
+        fuses=kernel.fuses,
     )
 
 

@@ -21,7 +21,6 @@ from gnomon.runtime.commands.console import (
 from gnomon.runtime.commands.variants import Variant, find
 
 if TYPE_CHECKING:
-    from gnomon.runtime.offline import Target
     from gnomon.runtime.reports import KernelReport
 
 EXAMPLES = examples(
@@ -118,10 +117,13 @@ def _source(node: Node, request: Request, as_json: bool) -> None:
 
     if request.gpu is not None and request.to != "triton":
         raise InputError("--gpu", "--to triton", f"--to {request.to}")
-    rows = [] if request.gpu is None else _compiled(node, request, request.gpu)
+    found = [] if request.gpu is None else _compiled(node, request, request.gpu)
+    rows = [_report(each, request.gpu) for each in found]
     io: Any = DTYPES[request.dtype or "fp32"]
     if request.module:
         text = _module(node, request, io)
+    elif found:
+        text = _as_compiled(node, found)
     else:
         text = stages.source(
             node,
@@ -140,6 +142,16 @@ def _source(node: Node, request: Request, as_json: bool) -> None:
         write(f"\n\n{_comments(f'{title}{request.dim} channels', rows)}")
 
 
+def _as_compiled(node: Node, found: "list[KernelReport]") -> str:
+    """The kernels as the GPU gets them: with descriptors where it copies tiles by hardware."""
+    from gnomon.lowering.emit.triton import print_module
+
+    formula = " ".join(node.formula.strip().partition("\n\n")[0].split())
+    by_descriptor = all(each.by_descriptor for each in found)
+    programs = [each.program for each in found]
+    return print_module(programs, f"{node.name}: {formula}", descriptors=by_descriptor)
+
+
 def _module(node: Node, request: Request, io: Any) -> str:
     """The module that gnomon.compile would import."""
     from gnomon.runtime.compile import Attention, Form
@@ -152,8 +164,8 @@ def _module(node: Node, request: Request, io: Any) -> str:
     return Attention(node, target, None).source(form)
 
 
-def _compiled(node: Node, request: Request, gpu: str) -> list[dict[str, Any]]:
-    """A line for each kernel: tiles, registers, spills, shared memory."""
+def _compiled(node: Node, request: Request, gpu: str) -> "list[KernelReport]":
+    """Each kernel compiled: tiles, registers, spills, shared memory."""
     from gnomon.lowering.pipelines import lower as lowered
     from gnomon.runtime import reports
     from gnomon.runtime.stages import known_roles
@@ -165,14 +177,15 @@ def _compiled(node: Node, request: Request, gpu: str) -> list[dict[str, Any]]:
     with progress_console().status(f"compiling for {target.name}"):
         try:
             dims = request.dim, request.dim
-            rows = list(reports.reports(kernels, target, io, *dims, roles=roles))
+            return list(reports.reports(kernels, target, io, *dims, roles=roles))
         except WorkerError as error:
             raise refused(f"Triton cannot compile it for {target.name}:\n{error}") from None
-    return [_report(row, target) for row in rows]
 
 
-def _report(row: "KernelReport", target: "Target") -> dict[str, Any]:
-    report = row.report
+def _report(row: "KernelReport", gpu: str | None) -> dict[str, Any]:
+    from gnomon.runtime import reports
+
+    report, target = row.report, reports.gpu(gpu or "")
     return {
         "kernel": row.kernel,
         "target": target.name,

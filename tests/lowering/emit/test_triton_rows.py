@@ -55,3 +55,20 @@ def test_every_kernel_compiles_for_other_gpus(target: str) -> None:
 )
 def test_forwards_compile_for_other_gpus(name: str, target: str) -> None:
     expect_loadable(compiled(name, target, ("fwd",), packed=False), target)
+
+
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    [
+        ("path", ("fwd", "bwd_rows", "bwd_columns")),
+        ("path_fox", ("bwd_columns",)),
+        ("tapa", ("bwd_columns",)),
+        ("fox", ("bwd_columns",)),
+    ],
+)
+def test_matrix_products_do_not_wait_for_each_other(name: str, roles: tuple[str, ...]) -> None:
+    """At the default tiles for 128 channels: ptxas warns (C7510 to C7515) where they would."""
+    lowered = lower(getattr(catalogue, name).node)
+    found = list(reports(lowered.kernels, TARGETS["sm_90"], "bf16", 128, 128, roles=roles))
+    assert [each.kernel.endswith("_tma") for each in found] == [True] * len(roles)
+    assert {each.kernel: each.report.warnings for each in found if each.report.warnings} == {}
