@@ -27,6 +27,11 @@ def apart(a, b, low):
     """a - b + low, in this order: the low digits of a sum count where its high ones meet."""
     return a - b + low
 ''',
+    "added": '''
+def added(total, x):
+    """total + x, in any order of several."""
+    return total + x
+''',
     "square": '''
 def square(x):
     """x * x."""
@@ -348,8 +353,8 @@ def used(text: str) -> list[str]:
 def helpers(texts: Iterable[str], *, jit: bool) -> str:
     """The helpers that the texts call, as functions with their decorators."""
     names = used("\n".join(texts))
-    start = "@inline\n" if jit else ""
-    return "\n\n".join(f"{start}{SOURCES[name].lstrip()}" for name in names)
+    starts = {name: "@summing\n" if name == "added" else "@inline\n" for name in names if jit}
+    return "\n\n".join(f"{starts.get(name, '')}{SOURCES[name].lstrip()}" for name in names)
 
 
 def _called(text: str) -> list[str]:

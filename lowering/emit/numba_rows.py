@@ -154,12 +154,13 @@ class Loops:
 
 
 def _added(target: str, x: Code, depth: int, scalar: str = "") -> list[str]:
-    """Print target += x; a long x is made in a step of its own."""
-    line = f"{INDENT * depth}{target} += {x}"
-    if len(line) <= WIDTH or len(x.chain) != 2:
-        return statement(f"{target} += ", x, depth)
+    """Print target = added(target, x); a long x is made in a step of its own."""
+    whole = call("added", atom(target), x)
+    if len(f"{INDENT * depth}{target} = {whole}") <= WIDTH or len(x.chain) != 2:
+        return statement(f"{target} = ", whole, depth)
     term = f"{scalar or target}_term"
-    return [*assignment(term, x, depth), f"{INDENT * depth}{target} += {term}"]
+    added = call("added", atom(target), atom(term))
+    return [*assignment(term, x, depth), *statement(f"{target} = ", added, depth)]
 
 
 def _is_ordered(value: Expr) -> bool:
