@@ -35,6 +35,23 @@ TAPA = gn.catalogue.tapa
 # ---- gates: the first ones, those at the edges of tiles, many
 
 
+@gn.variant
+def fading(q, k, log_f: Token[Head], fade: Param[Head]):  # type: ignore[no-untyped-def]
+    """A decay beside another function of the distance."""
+    logit = gn.dot(q, k) * gn.rsqrt_dim(q) + gn.decay(log_f) - fade * gn.log1p(gn.distance())
+    return gn.softmax(logit, mask=gn.causal())
+
+
+def test_digits_of_sums_survive_beside_other_terms() -> None:
+    """A difference of sums, whose low digits count, must not mix with the terms around it."""
+    tensors = fox_call(300)
+    heads = tensors["q"].shape[2]
+    tensors["log_f"] = torch.nn.functional.logsigmoid(normal(*tensors["log_f"].shape))
+    tensors["fade"] = torch.linspace(-0.5, 0.7, heads)
+    assert tensors["log_f"].sum(1).min() < -150
+    assert_same_numbers(results(compiled(fading), tensors), oracle(fading, tensors), out=3e-7)
+
+
 PLACES = [(0,), (1,), (63,), (64,), (65,), (32,), (10, 20, 30, 40, 70, 90, 100)]
 
 

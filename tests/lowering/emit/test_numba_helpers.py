@@ -67,7 +67,7 @@ def compiled(name: str, x: Array, dtype: Any = np.float32) -> Array:
     """The function in a compiled loop, where LLVM makes vector code of it."""
     function = COMPILED[name]
 
-    @njit(fastmath={"reassoc", "contract", "nsz", "arcp", "afn"}, error_model="numpy")
+    @njit(fastmath={"contract", "nsz", "arcp", "afn"}, error_model="numpy")
     def loop(out: Array, x: Array) -> None:
         for i in range(len(x)):
             out[i] = function(x[i])
