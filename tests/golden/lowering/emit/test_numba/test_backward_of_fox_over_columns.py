@@ -28,7 +28,7 @@
     nogil=True,
     cache=True,
     error_model="numpy",
-    fastmath={"reassoc", "contract", "nsz", "arcp", "afn"},
+    fastmath={"contract", "nsz", "arcp", "afn"},
 )
 def fox_bwd_columns(
     worker,
@@ -113,7 +113,7 @@ def fox_bwd_columns(
                         b_p[r, column] = b_p_rc
                         b_ds_rc = b_p_rc * (b_ds_dot[r, column] - b_delta[column])
                         b_ds[r, column] = b_ds_rc
-                        b_dc_sum += b_ds_rc
+                        b_dc_sum = added(b_dc_sum, b_ds_rc)
                     b_dc[r] = b_dc[r] - b_dc_sum
                 np.dot(b_p, b_do, out=b_dv_dot)
                 np.dot(b_ds, b_q, out=b_dk_dot)

@@ -24,7 +24,7 @@
     nogil=True,
     cache=True,
     error_model="numpy",
-    fastmath={"reassoc", "contract", "nsz", "arcp", "afn"},
+    fastmath={"contract", "nsz", "arcp", "afn"},
 )
 def fox_fwd(
     worker, workers, q, k, c, v, o, lse, T_q, T_k, H, G, NM, scale, D0, DV, BM, BN, BD0, BV
@@ -85,7 +85,7 @@ def fox_fwd(
                 for column in range(BN):
                     b_p_rc = exp2(b_z[r, column] - b_f)
                     b_p[r, column] = b_p_rc
-                    b_l_sum += b_p_rc
+                    b_l_sum = added(b_l_sum, b_p_rc)
                 b_l[r] = b_l[r] * b_r_r + b_l_sum
             load_tile(b_v, v[i_b, :, i_kv, :], (o_n, 0), (T_k, DV))
             np.dot(b_p, b_v, out=b_o_dot)
