@@ -195,9 +195,8 @@ class Attention:
         """
         options = {x: inputs.pop(x) for x in ("positions", "return_lse") if x in inputs}
         tensors = {"q": q, "k": k, "v": v, **inputs}
-        check_tensors(self.variant, tensors, packed=False)
         is_given = options.get("positions") is not None
-        form = self._form(tensors, None, packed=False, positions=is_given)
+        _, form = self._checked(tensors, None, packed=False, at=is_given)
         function = getattr(self.module(form), f"{self.variant.name}_prefill", None)
         if function is None:
             raise UnsupportedError(

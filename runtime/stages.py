@@ -86,8 +86,13 @@ def source(
     lowered = lower(variant, packed=packed, positions=positions)
     if target == "torch":
         return print_reference(lowered.program)
+    return print_kernels(target, kernels_of(lowered, roles), header(variant), io)
+
+
+def header(variant: Variant) -> str:
+    """The first line of printed kernels: the name and the formula."""
     formula = " ".join(variant.formula.strip().partition("\n\n")[0].split())
-    return print_kernels(target, kernels_of(lowered, roles), f"{variant.name}: {formula}", io)
+    return f"{variant.name}: {formula}"
 
 
 def print_kernels(target: str, kernels: Sequence[Kernel], header: str, io: Io = "f32") -> str:

@@ -145,11 +145,11 @@ def _source(node: Node, request: Request, as_json: bool) -> None:
 def _as_compiled(node: Node, found: "list[KernelReport]") -> str:
     """The kernels as the GPU gets them: with descriptors where it copies tiles by hardware."""
     from gnomon.lowering.emit.triton import print_module
+    from gnomon.runtime.stages import header
 
-    formula = " ".join(node.formula.strip().partition("\n\n")[0].split())
     by_descriptor = all(each.by_descriptor for each in found)
     programs = [each.program for each in found]
-    return print_module(programs, f"{node.name}: {formula}", descriptors=by_descriptor)
+    return print_module(programs, header(node), descriptors=by_descriptor)
 
 
 def _module(node: Node, request: Request, io: Any) -> str:
